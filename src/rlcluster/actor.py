@@ -1,0 +1,98 @@
+"""Actor: environments + policy -> Rollout and finished episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcluster.environments.interface import Step, VectorEnvironment
+from rlcluster.environments.randomness import Purpose, generator
+from rlcluster.policy import ActorCritic, sample_actions
+from rlcluster.rollout import Rollout
+
+
+class Actor:
+    """Plays a rank's environments, all in one batch per step."""
+
+    def __init__(self, environments: VectorEnvironment, n_steps: int, seed: int) -> None:
+        self.environments = environments
+        self._seed = seed
+        self._rollout = Rollout.allocate(n_steps, environments.num_envs, environments.spec)
+        self._episode_rewards = np.zeros(environments.num_envs)
+        self._episode_lengths = np.zeros(environments.num_envs, np.int64)
+        self._finished: list[tuple[float, ...]] = []
+
+    @torch.inference_mode()
+    def collect(self, policy: ActorCritic, update: int) -> Rollout:
+        """The rollout of one update. It is overwritten by the next one."""
+        rollout = self._rollout
+        noise = self._action_noise(update)
+        final_observations: dict[tuple[int, int], Any] = {}
+        for t in range(rollout.n_steps):
+            rollout.observations[t] = torch.from_numpy(self.environments.observations)
+            logits, rollout.values[t] = policy(rollout.observations[t])
+            actions = sample_actions(logits, noise[t])
+            log_probs = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            rollout.actions[t], rollout.log_probs[t] = actions, log_probs
+            step = self.environments.step(actions.numpy())
+            rollout.rewards[t] = torch.from_numpy(step.rewards)
+            rollout.next_values[t] = torch.from_numpy(step.terminated)  # marks the zeros of _set_next_values
+            rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
+            self._count_episodes(t, step)
+            final_observations.update({(t, k): last for k, last in step.final_observations.items()})
+        self._set_next_values(policy, final_observations)
+        return rollout
+
+    def finished_episodes(self) -> Tensor:
+        """[K, 4] step, environment, reward and length of each episode that finished since the last call."""
+        episodes = torch.tensor(self._finished, dtype=torch.float64).reshape(-1, 4)
+        self._finished.clear()
+        return episodes
+
+    def state(self) -> dict[str, Any]:
+        """What continues each environment exactly where it is; no simulator state where it cannot be told."""
+        states = self.environments.save()
+        return {
+            "simulators": None if states is None else [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in states],
+            "episode_rewards": torch.from_numpy(self._episode_rewards.copy()),
+            "episode_lengths": torch.from_numpy(self._episode_lengths.copy()),
+        }
+
+    def restore(self, state: dict[str, Any]) -> bool:
+        """False if the environments could not tell their state: they then begin new episodes."""
+        if state["simulators"] is None:
+            return False
+        self.environments.restore([simulator.numpy().tobytes() for simulator in state["simulators"]])
+        self._episode_rewards[:] = state["episode_rewards"].numpy()
+        self._episode_lengths[:] = state["episode_lengths"].numpy()
+        return True
+
+    def _action_noise(self, update: int) -> Tensor:
+        """[T, N] uniform in [0, 1): environment i's depend on (seed, i, update) alone."""
+        streams = (generator(self._seed, Purpose.ACTIONS, i, update) for i in self.environments.indices)
+        columns = [stream.random(self._rollout.n_steps) for stream in streams]
+        return torch.from_numpy(np.stack(columns, 1))
+
+    def _count_episodes(self, t: int, step: Step) -> None:
+        self._episode_rewards += step.rewards
+        self._episode_lengths += 1
+        for k in np.flatnonzero(step.terminated | step.truncated).tolist():
+            reward, length = float(self._episode_rewards[k]), float(self._episode_lengths[k])
+            self._finished.append((float(t), float(self.environments.indices[k]), reward, length))
+            self._episode_rewards[k] = 0.0
+            self._episode_lengths[k] = 0
+
+    def _set_next_values(self, policy: ActorCritic, final_observations: dict[tuple[int, int], Any]) -> None:
+        """V of the state after each step; `next_values` comes in holding 1 where the episode terminated."""
+        rollout = self._rollout
+        terminated = rollout.next_values.bool()
+        rollout.next_values[:-1] = rollout.values[1:]
+        rollout.next_values[-1] = policy(torch.from_numpy(self.environments.observations)).values
+        rollout.next_values[terminated] = 0.0
+        if final_observations:
+            last = torch.from_numpy(np.stack(list(final_observations.values())))
+            steps, envs = zip(*final_observations, strict=True)
+            rollout.next_values[list(steps), list(envs)] = policy(last).values

@@ -1,0 +1,95 @@
+"""One checkpoint on disk: tensors, numbers and text only, with a hash of its content, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlcluster.errors import EXIT_STORAGE, UserError
+
+FORMAT = "rlcluster checkpoint 1"
+
+
+class CheckpointError(UserError):
+    """A file that is not a whole checkpoint of ours."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; give another checkpoint of the run")
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Writes all or nothing: a kill or a full disk at any moment leaves the old file, or none, in place."""
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, "sha256": content_hash(content), "content": content}, buffer)
+    write_atomically(path, buffer.getbuffer())
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint; raises a CheckpointError for a damaged, foreign or malicious file."""
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror or error})") from None
+    except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(path, f"is not a whole checkpoint ({reason[:120]})") from None
+    if not isinstance(loaded, dict) or loaded.get("format") != FORMAT or not isinstance(loaded.get("content"), dict):
+        raise CheckpointError(path, "is not a checkpoint of rlcluster")
+    content: dict[str, Any] = loaded["content"]
+    if content_hash(content) != loaded.get("sha256"):
+        raise CheckpointError(path, "is damaged (its content does not match its hash)")
+    return content
+
+
+def content_hash(content: object) -> str:
+    """SHA-256 over keys, types, shapes and values; independent of how they are laid out in a file."""
+    digest = hashlib.sha256()
+    for part in _canonical(content):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Temporary file, fsync, rename: readers see the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume", EXIT_STORAGE
+        ) from None
+
+
+def _canonical(value: object) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        yield b"{%d" % len(value)
+        for key in sorted(value):
+            yield from _canonical(key)
+            yield from _canonical(value[key])
+    elif isinstance(value, list | tuple):
+        yield b"[%d" % len(value)
+        for item in value:
+            yield from _canonical(item)
+    elif isinstance(value, torch.Tensor):
+        yield f"tensor {value.dtype} {list(value.shape)} ".encode()
+        yield value.detach().contiguous().view(-1).view(torch.uint8).numpy().data if value.numel() else b""
+    elif value is None or isinstance(value, bool | int | float | str):
+        yield f"{type(value).__name__} {value!r};".encode()
+    else:
+        raise TypeError(f"a checkpoint holds tensors, numbers and text, not {type(value).__name__}")

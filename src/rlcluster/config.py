@@ -1,0 +1,516 @@
+"""Every setting: its name, meaning, unit, default and where the default comes from.
+
+Settings are frozen. They are layered in this order, the later one wins:
+defaults < defaults of the algorithm < file (YAML or JSON) < command-line flags.
+Every value may be text: it is converted by its declared type, so that `5e-4` is a number and `no` a truth value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import model_validator
+from pydantic.fields import FieldInfo
+
+from rlcluster.errors import UserError
+
+AlgorithmName = Literal["ppo", "a2c"]
+ModeName = Literal["sequential", "parallel", "distributed"]
+NetworkName = Literal["impala", "nature", "mlp"]
+DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
+
+ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
+MODE_NAMES: tuple[str, ...] = get_args(ModeName)
+NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
+BUDGETS = ("total_timesteps", "duration", "total_updates")
+DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)
+
+
+def parse_count(value: object) -> object:
+    """1_000_000, "25e6" and 25e6 are whole numbers; 0.5 is not."""
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            try:
+                value = float(value)
+            except ValueError:
+                return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def parse_duration(value: object) -> object:
+    """Hours as a plain number ("0.5"), or with a unit: "90s", "30m", "2h". The result is in seconds."""
+    match = re.fullmatch(r"([0-9.eE+-]+)\s*([smh]?)", str(value).strip())
+    if match is None:
+        raise ValueError("should be hours (0.5) or a number with a unit (90s, 30m, 2h)")
+    try:
+        number = float(match[1])
+    except ValueError:
+        raise ValueError("should be hours (0.5) or a number with a unit (90s, 30m, 2h)") from None
+    return number * {"s": 1.0, "m": 60.0, "h": 3600.0, "": 3600.0}[match[2]]
+
+
+def parse_sizes(value: object) -> object:
+    """A list, or text such as "64,64"."""
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
+Integer = Annotated[int, BeforeValidator(parse_count), Field(ge=-(2**31), lt=2**31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    Field(gt=0, allow_inf_nan=False),
+    PlainSerializer(lambda seconds: f"{seconds:.17g}s"),
+]
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(parse_sizes), Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """One block of the settings file. Unknown keys are errors; `null` and `~` mean "not set"."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_null(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            return {key: None if value in ("null", "~", "") else value for key, value in data.items()}
+        return data
+
+
+class EnvSettings(Section):
+    """The environments. The options after `start_level` are those of the Procgen engine."""
+
+    name: str = Field(
+        "procgen-coinrun-v0",
+        description="a Procgen game (coinrun, procgen-coinrun-v0) or the id of a Gymnasium environment",
+    )
+    num_envs: Count = Field(32, description="environments in total, over all processes (the seeds' default)")
+    seed: Natural = Field(42, description="environment i's randomness depends on (seed, i) alone")
+    distribution_mode: DistributionMode = Field("easy", description="difficulty of the levels")
+    num_levels: Natural = Field(200, description="training levels, 0 for all (200: Procgen's easy protocol)")
+    start_level: Natural = Field(0, description="seed of the first training level")
+    use_sequential_levels: bool = Field(False, description="go to the next level at once when one is done")
+    center_agent: bool = Field(True, description="the view follows the agent")
+    use_backgrounds: bool = Field(True, description="draw backgrounds")
+    use_monochrome_assets: bool = Field(False, description="draw plain shapes")
+    restrict_themes: bool = Field(False, description="one theme per kind of object")
+    use_generated_assets: bool = Field(False, description="random textures instead of drawn ones")
+    paint_vel_info: bool = Field(False, description="show the agent's velocity in the picture")
+
+
+class TrainingSettings(Section):
+    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [seed] the seeds' default."""
+
+    total_timesteps: Count | None = Field(None, description="budget in environment steps (25e6 if none is set)")
+    duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")
+    total_updates: Count | None = Field(None, description="budget in updates (rollout + learning)")
+    n_steps: Count = Field(128, description="steps per environment and rollout [seed]")
+    batch_size: Count | None = Field(None, description="samples per minibatch, all processes (1024) [seed]")
+    n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
+    n_epochs: Count = Field(4, description="passes over each rollout [seed]")
+    learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
+    anneal_learning_rate: bool = Field(False, description="linearly to 0 over the budget")
+    gamma: Fraction = Field(0.999, description="discount per step [tp]")
+    gae_lambda: Fraction = Field(0.95, description="1 gives n-step returns [tp]")
+    entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus [tp]")
+    value_coefficient: NonNegative = Field(0.5, description="weight of the value loss [tp]")
+    max_grad_norm: Positive | None = Field(0.5, description="gradient norm limit, null for none [tp]")
+    clip_range: Positive = Field(0.2, description="PPO's limit on the probability ratio [tp]")
+    clip_value_range: Positive | None = Field(0.2, description="limit on the value's change, null for none [tp]")
+    target_kl: Positive | None = Field(None, description="no further epoch once approx_kl exceeds this")
+    normalize_advantages: bool = Field(True, description="over each global minibatch [tp]")
+    normalize_rewards: bool = Field(True, description="divide by the std of the discounted return [tp]")
+    reward_clip: Positive = Field(10.0, description="limit on a normalised reward [tp]")
+    adam_epsilon: Positive = Field(1e-5, description="Adam's epsilon [tp]")
+    rmsprop_decay: Fraction = Field(0.99, description="RMSProp's decay [a2c]")
+    rmsprop_epsilon: Positive = Field(1e-5, description="RMSProp's epsilon [a2c]")
+
+
+class PolicySettings(Section):
+    """The network."""
+
+    network: NetworkName | None = Field(None, description="null: impala for images, mlp for vectors")
+    hidden_sizes: Sizes = Field((64, 64), description="layers of the mlp network, as 64,64")
+
+
+class ParallelSettings(Section):
+    """Read by mode parallel only."""
+
+    num_workers: Count | None = Field(None, description="worker processes on this machine")
+    num_envs_per_worker: Count | None = Field(None, description="environments of each worker")
+
+
+class HardwareSettings(Section):
+    """What the run may use of this machine."""
+
+    device: Literal["cpu"] = Field("cpu", description="this suite is for CPUs")
+    num_threads: Count | None = Field(None, description="threads of torch, OpenMP, MKL, OpenBLAS; null: all cores allowed")
+    chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
+
+
+class ClusterSettings(Section):
+    """Read by mode distributed only."""
+
+    num_workers: Count | None = Field(None, description="ranks over all machines")
+    distributed_backend: Literal["gloo"] = Field("gloo", description="engine of torch.distributed")
+    master_addr: str = Field("localhost", description="address of rank 0")
+    master_port: Annotated[int, BeforeValidator(parse_count), Field(ge=1, le=65535)] = Field(
+        29500, description="port of rank 0"
+    )
+
+
+class OutputSettings(Section):
+    """Where a run is kept, and how often it is saved."""
+
+    output_dir: str | None = Field(None, description="run directory; null: runs/ and a name made from the run")
+    checkpoint_dir: str | None = Field(None, description="null: checkpoints/ in the run directory")
+    log_dir: str | None = Field(None, description="null: logs/ in the run directory")
+    checkpoint_seconds: Positive = Field(300.0, description="seconds between checkpoints")
+    checkpoint_updates: Count | None = Field(None, description="updates between checkpoints, instead of seconds")
+    keep_checkpoints: Count = Field(3, description="periodic checkpoints kept; the newest stay")
+
+
+class Settings(Section):
+    """All settings of a run."""
+
+    algorithm: AlgorithmName = "ppo"
+    mode: ModeName = "sequential"
+    env: EnvSettings = EnvSettings()
+    training: TrainingSettings = TrainingSettings()
+    policy: PolicySettings = PolicySettings()
+    parallel: ParallelSettings = ParallelSettings()
+    hardware: HardwareSettings = HardwareSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    output: OutputSettings = OutputSettings()
+
+    @property
+    def rollout_size(self) -> int:
+        """Samples of one rollout, over all processes."""
+        return self.training.n_steps * self.env.num_envs
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one minibatch, over all processes: at most the whole rollout."""
+        if not USES_MINIBATCHES[self.algorithm]:
+            return self.rollout_size
+        if self.training.n_minibatches is not None:
+            return self.rollout_size // self.training.n_minibatches
+        return min(self.training.batch_size or DEFAULT_BATCH_SIZE, self.rollout_size)
+
+    @property
+    def num_minibatches(self) -> int:
+        return self.rollout_size // self.batch_size
+
+    @property
+    def n_epochs(self) -> int:
+        return self.training.n_epochs if USES_MINIBATCHES[self.algorithm] else 1
+
+    @property
+    def run_name(self) -> str:
+        """`ppo_sequential`: the stem of the checkpoint files."""
+        return f"{self.algorithm}_{self.mode}"
+
+    @property
+    def log_name(self) -> str:
+        """`PPO_Sequential`: the folder of the logs."""
+        return f"{self.algorithm.upper()}_{self.mode.capitalize()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that load back to the same settings; what the algorithm does not use is left out."""
+        data = self.model_dump(mode="json")
+        for key in UNUSED[self.algorithm]:
+            del data["training"][key]
+        return data
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+
+DEFAULT_BATCH_SIZE = 1024
+USES_MINIBATCHES = {"ppo": True, "a2c": False}
+
+# Settings that an algorithm does not read: giving one is an error, for a switch must do something.
+UNUSED: dict[str, tuple[str, ...]] = {
+    "ppo": ("rmsprop_decay", "rmsprop_epsilon"),
+    "a2c": (
+        "batch_size",
+        "n_minibatches",
+        "n_epochs",
+        "clip_range",
+        "clip_value_range",
+        "target_kl",
+        "adam_epsilon",
+    ),
+}
+
+# Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual
+# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised).
+ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {},
+    "a2c": {
+        "env": {"num_envs": 16},
+        "training": {
+            "n_steps": 5,
+            "learning_rate": 7e-4,
+            "gamma": 0.99,
+            "gae_lambda": 1.0,
+            "normalize_advantages": False,
+        },
+    },
+}
+
+# Settings that a resumed run may change: they touch speed, length and storage, not what is computed.
+CHANGEABLE_ON_RESUME = {
+    *(f"training.{budget}" for budget in BUDGETS),
+    "hardware.num_threads",
+    "output.output_dir",
+    "output.checkpoint_dir",
+    "output.log_dir",
+    "output.checkpoint_seconds",
+    "output.checkpoint_updates",
+    "output.keep_checkpoints",
+}
+
+
+class SettingField(NamedTuple):
+    """One setting, as the flags and the documentation need it."""
+
+    section: str
+    name: str
+    info: FieldInfo
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+def setting_fields() -> Iterator[SettingField]:
+    """Every setting of every section, in the order of this file."""
+    for section, section_info in Settings.model_fields.items():
+        if isinstance(section_info.annotation, type) and issubclass(section_info.annotation, Section):
+            for name, info in section_info.annotation.model_fields.items():
+                yield SettingField(section, name, info)
+
+
+class Problem(NamedTuple):
+    """What is wrong, and which settings take part in it."""
+
+    keys: frozenset[str]
+    message: str
+
+
+def load_settings(
+    algorithm: str | None = None,
+    mode: str | None = None,
+    file: str | Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings of a run. `flags` maps "section.name" to a value; `base` is the run to be resumed.
+
+    Raises a UserError that lists every problem at once.
+    """
+    flags = dict(flags or {})
+    given = read_file(file) if file is not None else {}
+    given = _merge(dict(base or {}), given)
+    if any(f"training.{budget}" in flags for budget in BUDGETS) and isinstance(given.get("training"), dict):
+        given["training"] = {key: value for key, value in given["training"].items() if key not in BUDGETS}
+    for key, value in flags.items():
+        section, name = key.split(".")
+        given = _merge(given, {section: {name: value}})
+    if algorithm is not None:
+        given["algorithm"] = algorithm
+    if mode is not None:
+        given["mode"] = mode
+    given = {key: {} if value is None or value in ("", "null") else value for key, value in given.items()}
+    chosen = given.get("algorithm", "ppo")
+    data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
+    settings, problems = _validate(data)
+    problems += _unused_settings(given, chosen)
+    if problems:
+        raise UserError(_list_problems(problems))
+    assert settings is not None
+    return settings
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """A YAML or JSON file as nested dicts; YAML scalars stay text and are converted by declared type."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=yaml.BaseLoader)
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror}; give the path of a YAML or JSON file") from None
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--config {path}: not readable as {path.suffix or 'YAML'}: {reason}") from None
+    if data is None or data == "":
+        return {}
+    if not isinstance(data, dict):
+        raise UserError(f"--config {path}: should hold sections such as `env:` and `training:`")
+    return data
+
+
+def resume_differences(old: Settings, new: Settings) -> list[str]:
+    """Settings that a resumed run may not change, with both values."""
+    old_values, new_values = _flatten(old.to_dict()), _flatten(new.to_dict())
+    return [
+        f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
+        for key in sorted(old_values.keys() | new_values.keys())
+        if key not in CHANGEABLE_ON_RESUME and old_values.get(key) != new_values.get(key)
+    ]
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = {**merged[key], **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def _flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{name}": item for name, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
+    """Field by field first; then what settings must satisfy together, as far as the fields are sound."""
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        problems = [_field_problem(item) for item in error.errors()]
+        wrong = frozenset().union(*(problem.keys for problem in problems))
+        try:
+            settings = Settings.model_validate(_without(data, wrong))
+        except ValidationError:
+            return None, problems
+        return None, problems + [p for p in _combination_problems(settings) if not p.keys & wrong]
+    settings = _with_default_budget(settings)
+    return settings, list(_combination_problems(settings))
+
+
+def _without(data: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
+    """The data less the settings named, so that the rest can still be checked."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            kept[key] = {name: item for name, item in value.items() if f"{key}.{name}" not in keys}
+        elif key not in keys:
+            kept[key] = value
+    return {key: value for key, value in kept.items() if key not in keys}
+
+
+def _with_default_budget(settings: Settings) -> Settings:
+    if any(getattr(settings.training, budget) is not None for budget in BUDGETS):
+        return settings
+    training = settings.training.model_copy(update={"total_timesteps": DEFAULT_TOTAL_TIMESTEPS})
+    return settings.model_copy(update={"training": training})
+
+
+def _field_problem(error: Any) -> Problem:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location[:2])
+    if error["type"] == "extra_forbidden":
+        return Problem(frozenset({key}), f"{key}: unknown setting{_suggestion(location)}")
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return Problem(frozenset({key}), f"{key}={error['input']}: {message}")
+
+
+def _suggestion(location: list[str]) -> str:
+    if len(location) == 1:
+        known = list(Settings.model_fields)
+        everywhere = {field.name: field.key for field in setting_fields()}
+    else:
+        known = [field.name for field in setting_fields() if field.section == location[0]]
+        everywhere = {field.name: field.key for field in setting_fields()}
+    if location[-1] in everywhere:
+        return f"; did you mean {everywhere[location[-1]]}?"
+    close = difflib.get_close_matches(location[-1], known, n=1)
+    if close:
+        return f"; did you mean {'.'.join([*location[:-1], close[0]])}?"
+    return f"; known here: {', '.join(known)}"
+
+
+def _combination_problems(settings: Settings) -> Iterator[Problem]:
+    training, size = settings.training, settings.rollout_size
+    keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
+    if not USES_MINIBATCHES[settings.algorithm]:
+        return
+    if training.batch_size is not None and training.n_minibatches is not None:
+        yield Problem(
+            keys,
+            f"training.batch_size={training.batch_size} and training.n_minibatches={training.n_minibatches}: "
+            "give one of them",
+        )
+        return
+    sizes = valid_batch_sizes(settings)
+    if training.n_minibatches is not None:
+        if training.n_steps % training.n_minibatches:
+            choices = _nearest([size // n for n in sizes], training.n_minibatches)
+            yield Problem(
+                keys,
+                f"training.n_minibatches={training.n_minibatches} does not divide "
+                f"training.n_steps={training.n_steps}; use {choices}",
+            )
+    elif settings.batch_size not in sizes:
+        relation = "does not divide" if size % settings.batch_size else "does not give whole steps per environment in"
+        yield Problem(
+            keys,
+            f"training.batch_size={settings.batch_size} {relation} n_steps * num_envs = "
+            f"{training.n_steps} * {settings.env.num_envs} = {size}; use {_nearest(sizes, settings.batch_size)}",
+        )
+
+
+def valid_batch_sizes(settings: Settings) -> list[int]:
+    """num_envs times a divisor of n_steps: every minibatch takes as many steps of each environment."""
+    n_steps = settings.training.n_steps
+    return [settings.env.num_envs * d for d in range(1, n_steps + 1) if n_steps % d == 0]
+
+
+def _nearest(choices: list[int], wanted: int) -> str:
+    nearest = sorted(choices, key=lambda choice: abs(math.log(choice / wanted)))[:2]
+    return " or ".join(str(choice) for choice in sorted(nearest, reverse=True))
+
+
+def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Problem]:
+    training = given.get("training")
+    if not isinstance(training, Mapping) or algorithm not in UNUSED:
+        return []
+    return [
+        Problem(frozenset({f"training.{key}"}), f"training.{key}={training[key]} has no effect with {algorithm}; remove it")
+        for key in UNUSED[str(algorithm)]
+        if key in training
+    ]
+
+
+def _list_problems(problems: list[Problem]) -> str:
+    messages = list(dict.fromkeys(problem.message for problem in problems))
+    if len(messages) == 1:
+        return messages[0]
+    return "\n  ".join([f"{len(messages)} problems in the settings:", *messages])

@@ -1,0 +1,13 @@
+"""Errors that are the user's to solve: one clear line and an exit code, never a traceback."""
+
+EXIT_USAGE = 2
+EXIT_RUN_FAILED = 1
+EXIT_STORAGE = 74
+
+
+class UserError(Exception):
+    """Says what is wrong, with the values, and what to do about it."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,259 @@
+"""Learner: a rollout -> minibatches -> chunks -> gradients -> exchange -> one step of the optimiser.
+
+Gradients are sums over samples divided by the global count, computed in chunks that fit the caches. Parameters,
+gradients and the optimiser's statistics each live in one flat buffer: one exchange, one norm, one fused step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcluster.algorithms.losses import LossSums, Samples, a2c_loss, ppo_loss
+from rlcluster.algorithms.targets import Targets, gae
+from rlcluster.clock import PhaseTimer
+from rlcluster.collectives import Ranks
+from rlcluster.config import Settings, TrainingSettings
+from rlcluster.environments.randomness import Purpose, generator
+from rlcluster.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.policy import ActorCritic, PolicyOutput
+from rlcluster.reward_normalizer import RewardNormalizer
+from rlcluster.rollout import Rollout
+
+CHUNK_SIZES = {"impala": 64, "nature": 256, "mlp": 4096}  # samples whose activations fit the caches, measured
+
+LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What makes an algorithm: its loss and its optimiser."""
+
+    loss: LossFunction
+    optimizer: Callable[[Tensor, TrainingSettings], torch.optim.Optimizer]
+
+
+def adam(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
+    return torch.optim.Adam([parameters], lr=training.learning_rate, eps=training.adam_epsilon, fused=True)
+
+
+def rmsprop(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
+    alpha, eps = training.rmsprop_decay, training.rmsprop_epsilon
+    return torch.optim.RMSprop([parameters], lr=training.learning_rate, alpha=alpha, eps=eps)
+
+
+ALGORITHMS = {
+    "ppo": Algorithm(loss=ppo_loss, optimizer=adam),
+    "a2c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
+}
+
+
+class LearnReport(NamedTuple):
+    """Means over all samples of an update, over all ranks; the fields of the log."""
+
+    loss: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_frac: float
+    explained_variance: float | None  # None where all returns are equal
+    grad_norm: float  # before clipping, mean over the optimiser's steps
+    learning_rate: float
+
+
+class NotFiniteError(UserError):
+    """The loss or the gradient is NaN or infinite; the parameters are still those before the step."""
+
+
+class Learner:
+    def __init__(self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks, timer: PhaseTimer) -> None:
+        self.policy = policy
+        self.updates = 0
+        self.steps_global = 0
+        self._settings, self._training = settings, settings.training
+        self._env_indices, self._ranks, self._timer = env_indices, ranks, timer
+        self._algorithm = ALGORITHMS[settings.algorithm]
+        self._flat = FlatParameters(policy)
+        self._optimizer = self._algorithm.optimizer(self._flat.parameters, settings.training)
+        self._chunk_size = settings.hardware.chunk_size or CHUNK_SIZES[policy.network]
+        self._normalizer = RewardNormalizer(
+            len(env_indices), settings.training.gamma, settings.training.reward_clip, ranks
+        )
+
+    def learn(self, rollout: Rollout, progress: float) -> LearnReport:
+        """One update. `progress` is the share of the budget already spent, for the learning rate."""
+        learning_rate = self._training.learning_rate * (1 - progress if self._training.anneal_learning_rate else 1)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        targets = self._targets(rollout)
+        samples = _flatten(rollout, targets)
+        sums = torch.zeros(len(LossSums._fields) + 2, dtype=torch.float64)  # ..., samples, gradient norm
+        num_steps = 0
+        for epoch in range(self._settings.n_epochs):
+            epoch_sums = self._learn_epoch(rollout, samples, epoch)
+            sums += epoch_sums
+            num_steps += self._settings.num_minibatches
+            if self._training.target_kl is not None and self._mean_kl(epoch_sums) > self._training.target_kl:
+                break
+        self.updates += 1
+        self.steps_global += self._settings.rollout_size
+        return self._report(sums, num_steps, rollout, targets, learning_rate)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a continued run needs, as tensors and numbers."""
+        return {
+            "parameters": {name: value.detach().contiguous() for name, value in self.policy.state_dict().items()},
+            "optimizer": dict(self._optimizer.state_dict()["state"].get(0, {})),
+            "reward_normalizer": self._normalizer.state(),
+            "updates": self.updates,
+            "steps_global": self.steps_global,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["parameters"])
+        whole = self._optimizer.state_dict()
+        whole["state"] = {0: state["optimizer"]} if state["optimizer"] else {}
+        self._optimizer.load_state_dict(whole)
+        self._normalizer.restore(state["reward_normalizer"])
+        self.updates = state["updates"]
+        self.steps_global = state["steps_global"]
+
+    def _targets(self, rollout: Rollout) -> Targets:
+        rewards = rollout.rewards
+        if self._training.normalize_rewards:
+            rewards = self._normalizer(rewards, rollout.dones)
+        training = self._training
+        return gae(rewards, rollout.values, rollout.next_values, rollout.dones, training.gamma, training.gae_lambda)
+
+    def _learn_epoch(self, rollout: Rollout, samples: Samples, epoch: int) -> Tensor:
+        """One pass over the rollout; the sums of the losses, the number of samples, the sum of gradient norms."""
+        minibatches = self._minibatches(epoch)
+        statistics = self._advantage_statistics(samples.advantages, minibatches)
+        sums = torch.zeros(len(LossSums._fields) + 2, dtype=torch.float64)
+        for indices, (mean, std) in zip(minibatches, statistics, strict=True):
+            minibatch = Samples(*(column[indices] for column in samples))
+            minibatch = minibatch._replace(advantages=(minibatch.advantages - mean) / std)
+            loss_sums = self.compute_gradients(rollout, indices, minibatch)
+            grad_norm = self.apply_gradients(loss_sums[0].item() / len(indices))
+            sums += torch.cat([loss_sums, torch.tensor([len(indices), grad_norm], dtype=torch.float64)])
+        return sums
+
+    def compute_gradients(self, rollout: Rollout, indices: Tensor, minibatch: Samples) -> Tensor:
+        """Fills the flat gradient with this rank's part of the global mean; returns the sums of the losses."""
+        observations = rollout.observations.flatten(0, 1)
+        self._flat.gradients.zero_()
+        sums = torch.zeros(len(LossSums._fields), dtype=torch.float64)
+        for start in range(0, len(indices), self._chunk_size):
+            part = slice(start, start + self._chunk_size)
+            output = self.policy(observations[indices[part]])
+            losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
+            (losses.loss / self._settings.batch_size).backward()  # type: ignore[no-untyped-call]
+            sums += torch.stack([value.detach().double() for value in losses])
+        return sums
+
+    def apply_gradients(self, loss: float) -> float:
+        """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""
+        with self._timer("sync"):
+            self._ranks.sum_(self._flat.gradients)
+        grad_norm = self._flat.gradients.norm().item()
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise NotFiniteError(
+                f"update {self.updates + 1}: loss {loss} and gradient norm {grad_norm} are not both finite; the run stops "
+                "before the optimiser's step. Lower training.learning_rate and resume from the last checkpoint",
+                EXIT_RUN_FAILED,
+            )
+        limit = self._training.max_grad_norm
+        if limit is not None and grad_norm > limit:
+            self._flat.gradients.mul_(limit / grad_norm)
+        self._optimizer.step()
+        return grad_norm
+
+    def _minibatches(self, epoch: int) -> list[Tensor]:
+        """Stratified: each environment's steps are shuffled by its own stream, minibatch k is the k-th slice of each.
+
+        So the global minibatch is the same set of samples for any number of ranks. Indices are t * N + n.
+        """
+        n_steps, num_envs = self._training.n_steps, len(self._env_indices)
+        if self._settings.num_minibatches == 1:
+            return [torch.arange(n_steps * num_envs)]
+        position = self.updates * self._settings.n_epochs + epoch
+        streams = (generator(self._settings.env.seed, Purpose.SHUFFLE, i, position) for i in self._env_indices)
+        order = np.stack([stream.permutation(n_steps) for stream in streams], 1) * num_envs + np.arange(num_envs)
+        slices = np.split(order, self._settings.num_minibatches)  # each [T / K, N]
+        return [torch.from_numpy(part.reshape(-1)) for part in slices]
+
+    def _advantage_statistics(self, advantages: Tensor, minibatches: list[Tensor]) -> Iterator[tuple[float, float]]:
+        """Mean and standard deviation of the advantages of each global minibatch."""
+        if not self._training.normalize_advantages:
+            return ((0.0, 1.0) for _ in minibatches)
+        sums = torch.zeros(len(minibatches), 3, dtype=torch.float64)
+        for row, indices in zip(sums, minibatches, strict=True):
+            part = advantages[indices].double()
+            row.copy_(torch.stack([part.new_tensor(len(part)), part.sum(), part.square().sum()]))
+        with self._timer("sync"):
+            self._ranks.sum_(sums)
+        return (_mean_and_std(*row) for row in sums.tolist())
+
+    def _mean_kl(self, epoch_sums: Tensor) -> float:
+        with self._timer("sync"):
+            total = self._ranks.sum_(epoch_sums.clone())
+        return float(total[LossSums._fields.index("approx_kl")] / total[-2])
+
+    def _report(
+        self, sums: Tensor, num_steps: int, rollout: Rollout, targets: Targets, learning_rate: float
+    ) -> LearnReport:
+        grad_norm = sums[-1].item() / num_steps  # the same on every rank
+        errors, returns = (targets.returns - rollout.values).double(), targets.returns.double()
+        spread = torch.stack([errors.sum(), errors.square().sum(), returns.sum(), returns.square().sum()])
+        with self._timer("sync"):
+            total = self._ranks.sum_(torch.cat([sums, spread]))
+        num_losses = len(LossSums._fields)
+        losses = (total[:num_losses] / total[num_losses]).tolist()
+        explained = _explained_variance(total[num_losses + 2 :], self._settings.rollout_size)
+        return LearnReport(*losses, explained, grad_norm, learning_rate)
+
+
+class FlatParameters:
+    """The parameters of a module and their gradients as two flat buffers; the module's tensors become views."""
+
+    def __init__(self, module: nn.Module) -> None:
+        tensors = list(module.parameters())
+        size = sum(tensor.numel() for tensor in tensors)
+        self.parameters = nn.Parameter(torch.empty(size))
+        self.gradients = torch.zeros(size)
+        self.parameters.grad = self.gradients
+        start = 0
+        for tensor in tensors:
+            strides = tensor.stride()
+            view = self.parameters.detach().as_strided(tensor.shape, strides, start)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            tensor.grad = self.gradients.as_strided(tensor.shape, strides, start)
+            start += tensor.numel()
+
+
+def _flatten(rollout: Rollout, targets: Targets) -> Samples:
+    """Samples [T * N], in the order of the rollout."""
+    columns = (rollout.actions, rollout.log_probs, rollout.values, targets.advantages, targets.returns)
+    return Samples(*(column.flatten() for column in columns))
+
+
+def _mean_and_std(count: float, total: float, squares: float) -> tuple[float, float]:
+    mean = total / count
+    return mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8
+
+
+def _explained_variance(spread: Tensor, count: int) -> float | None:
+    """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 is no better than a constant."""
+    error_sum, error_squares, return_sum, return_squares = spread.tolist()
+    variance = return_squares / count - (return_sum / count) ** 2
+    if variance <= 1e-12:
+        return None
+    return 1 - (error_squares / count - (error_sum / count) ** 2) / variance

@@ -1,0 +1,37 @@
+"""The table that is the product: which loop trains which algorithm in which mode."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Protocol
+
+from rlcluster.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcluster.collectives import Ranks
+    from rlcluster.config import Settings
+    from rlcluster.console import Reporter
+    from rlcluster.interruption import StopRequest
+    from rlcluster.run_directory import RunDirectory
+
+# (algorithm, mode) -> module of this package that holds `run`; imported when it is needed.
+LOOPS: dict[tuple[str, str], str] = {
+    ("ppo", "sequential"): "synchronous",
+    ("a2c", "sequential"): "synchronous",
+}
+
+
+class Loop(Protocol):
+    def __call__(
+        self, settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter
+    ) -> None: ...
+
+
+def loop_for(algorithm: str, mode: str) -> Loop:
+    """The loop of a cell of the table; raises a UserError for a cell that is empty."""
+    if (algorithm, mode) not in LOOPS:
+        available = ", ".join(m for a, m in LOOPS if a == algorithm)
+        raise UserError(f"--mode {mode}: not available for {algorithm} in this version; use {available}")
+    module = importlib.import_module(f"rlcluster.loops.{LOOPS[algorithm, mode]}")
+    loop: Loop = module.run
+    return loop

@@ -1,0 +1,159 @@
+"""Collect, learn, repeat: PPO and A2C, one loop over ranks. With one rank every exchange is the identity."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from rlcluster import environments, machine
+from rlcluster.actor import Actor
+from rlcluster.clock import Budget, PhaseTimer, Stopwatch
+from rlcluster.collectives import Ranks
+from rlcluster.config import Settings
+from rlcluster.console import Reporter
+from rlcluster.episodes import EpisodeHistory
+from rlcluster.interruption import StopRequest
+from rlcluster.learner import Learner, LearnReport
+from rlcluster.policy import make_policy
+from rlcluster.run_directory import RunDirectory
+
+FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
+
+
+def run(settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter) -> None:
+    """Trains until the budget is spent or a stop is requested; then saves and writes the summary."""
+    training = SynchronousTraining(settings, ranks, run)
+    try:
+        with reporter:
+            while not ranks.any(training.progress() >= 1 or stop.requested):
+                reporter.update(training.update(), training.progress())
+                training.save_if_due()
+        training.finish()
+    finally:
+        training.close()
+
+
+class SynchronousTraining:
+    """The parts of one run on one rank, and what one update does with them."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory) -> None:
+        self._settings, self._ranks, self._run = settings, ranks, run
+        self._timer = PhaseTimer()
+        share = ranks.share_of(settings.env.num_envs)
+        self._environments = environments.make(settings.env, share)
+        self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
+        policy = make_policy(settings.policy, self._environments.spec, settings.env.seed)
+        self._learner = Learner(settings, policy, share, ranks, self._timer)
+        self._episodes = EpisodeHistory()
+        self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
+        self._budget = Budget(settings.training)
+        seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
+        self._stopwatch = Stopwatch(seconds_before)
+        self._saved_seconds, self._saved_updates = seconds_before, self._learner.updates
+
+    def progress(self) -> float:
+        """Share of the budget that is spent."""
+        return self._budget.progress(self._learner.steps_global, self._stopwatch.seconds(), self._learner.updates)
+
+    def update(self) -> dict[str, Any]:
+        """One rollout and one learning phase; returns the record that goes to the log."""
+        self._timer.reset()
+        start = time.perf_counter()
+        progress = self.progress()
+        with self._timer("rollout"):
+            rollout = self._actor.collect(self._learner.policy, self._learner.updates)
+        with self._timer("learn"):
+            report = self._learner.learn(rollout, progress)
+        with self._timer("sync"):
+            episodes = self._ranks.gather_rows(self._actor.finished_episodes())
+        record = self._record(report, self._episodes.add(episodes)._asdict(), time.perf_counter() - start)
+        self._run.log(record)
+        return record
+
+    def save_if_due(self) -> None:
+        output = self._settings.output
+        if output.checkpoint_updates is not None:
+            due = self._learner.updates - self._saved_updates >= output.checkpoint_updates
+        else:
+            due = self._stopwatch.seconds() - self._saved_seconds >= output.checkpoint_seconds
+        if self._ranks.any(due):
+            self._save()
+
+    def finish(self) -> None:
+        """The last checkpoint and the summary. A run that was interrupted has no final checkpoint yet."""
+        if self.progress() >= 1:
+            self._save(final=True)
+        elif self._learner.updates > 0:
+            self._save()
+        self._run.write_summary(self._summary())
+
+    def close(self) -> None:
+        self._environments.close()
+
+    def _save(self, final: bool = False) -> None:
+        seconds = self._stopwatch.seconds()
+        content = {
+            "settings": self._settings.to_yaml(),
+            "learner": self._learner.state(),
+            "actor": self._actor.state(),
+            "episodes": self._episodes.state(),
+            "elapsed_seconds": seconds,
+            "recent_seconds": list(self._recent_seconds),
+        }
+        self._run.save(content, final)
+        self._saved_seconds, self._saved_updates = seconds, self._learner.updates
+
+    def _restore(self, content: dict[str, Any]) -> float:
+        """Continues from a checkpoint; returns the seconds that the run took until then."""
+        self._learner.restore(content["learner"])
+        self._episodes.restore(content["episodes"])
+        self._recent_seconds.extend(content["recent_seconds"])
+        print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
+        if not self._actor.restore(content["actor"]):
+            print(f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the "
+                  "result will differ from that of an uninterrupted run")
+        return float(content["elapsed_seconds"])
+
+    def _record(self, report: LearnReport, episodes: dict[str, Any], t_iter: float) -> dict[str, Any]:
+        self._recent_seconds.append(t_iter)
+        return {
+            "update": self._learner.updates,
+            "steps_global": self._learner.steps_global,
+            "world_size": self._ranks.world_size,
+            "fps": self._settings.rollout_size / t_iter,
+            "t_iter": t_iter,
+            "t_rollout": self._timer.seconds("rollout"),
+            "t_learn": self._timer.seconds("learn"),
+            "t_sync": self._timer.seconds("sync"),
+            **report._asdict(),
+            **{f"episode_{name}": value for name, value in episodes.items()},
+            "episode_reward_recent": self._episodes.recent_reward(),
+            "episode_reward_recent_std": self._episodes.recent_std(),
+            "memory_gb": machine.memory_gb(),
+            "peak_memory_gb": machine.peak_memory_gb(),
+            "elapsed_seconds": self._stopwatch.seconds(),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        steps, seconds = self._learner.steps_global, self._stopwatch.seconds()
+        recent = sum(self._recent_seconds)
+        return {
+            "algorithm": self._settings.algorithm,
+            "mode": self._settings.mode,
+            "env": self._settings.env.name,
+            "network": self._learner.policy.network,
+            "num_envs": self._settings.env.num_envs,
+            "world_size": self._ranks.world_size,
+            "num_threads": machine.num_threads(self._settings.hardware.num_threads),
+            "duration_seconds": seconds,
+            "total_timesteps": steps,
+            "total_updates": self._learner.updates,
+            "average_fps": steps / seconds,
+            "final_fps": len(self._recent_seconds) * self._settings.rollout_size / recent if recent else None,
+            "initial_reward": self._episodes.initial_reward,
+            "final_reward": self._episodes.recent_reward(),
+            "best_reward": self._episodes.best_reward,
+            "peak_memory_gb": machine.peak_memory_gb(),
+            "timesteps_per_hour": steps / seconds * 3600,
+        }

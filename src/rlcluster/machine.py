@@ -1,0 +1,166 @@
+"""What this process may use: cores, threads and memory; and the facts that belong beside every figure of speed.
+
+Heavy libraries are not imported here at module level: the thread settings must come before they start.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+BYTES_PER_GB = 1024**3
+
+
+def cores_allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
+    """Cores this process may use: the least of affinity, cgroup quota and the scheduler's share; at least 1."""
+    limits = [_affinity_cores()]
+    quota = cgroup_quota(cgroup_root)
+    if quota is not None:
+        limits.append(max(1, int(quota)))
+    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdigit() and int(slurm) > 0:
+        limits.append(int(slurm))
+    return max(1, min(limits))
+
+
+def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
+    """The smallest CPU quota on the way from this process's cgroup to the root, in cores; None if unlimited."""
+    quotas = [_quota_of(folder) for folder in _own_cgroups(root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def num_threads(setting: int | None) -> int:
+    """The number of threads that `hardware.num_threads` means: null is every core this process may use."""
+    return setting if setting is not None else cores_allowed()
+
+
+def limit_threads(num_threads: int) -> None:
+    """Sets the threads of torch (intra- and inter-op), OpenMP, MKL and OpenBLAS alike.
+
+    Takes full effect when called before torch and numpy are imported, as the command line does.
+    """
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = str(num_threads)
+    import torch
+
+    torch.set_num_threads(num_threads)
+    if torch.get_num_interop_threads() != num_threads:
+        try:
+            torch.set_num_interop_threads(num_threads)
+        except RuntimeError:
+            print(
+                f"warning: torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
+                f"num_threads={num_threads} was set; call train() earlier in the process",
+                file=sys.stderr,
+            )
+
+
+def memory_gb() -> float:
+    """Resident memory of this process now, in GB."""
+    import psutil
+
+    return float(psutil.Process().memory_info().rss) / BYTES_PER_GB
+
+
+def peak_memory_gb() -> float:
+    """Largest resident memory of this process so far, in GB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024
+    return peak * unit / BYTES_PER_GB
+
+
+def memory_available_gb() -> float:
+    import psutil
+
+    return float(psutil.virtual_memory().available) / BYTES_PER_GB
+
+
+def facts(num_threads: int) -> dict[str, Any]:
+    """The machine and the software of a run. No environment variables, no host or user names."""
+    import gymnasium
+    import numpy
+    import psutil
+    import torch
+
+    import rlcluster
+
+    return {
+        "cpu_model": cpu_model(),
+        "cores_allowed": cores_allowed(),
+        "cores_physical": psutil.cpu_count(logical=False),
+        "cores_logical": psutil.cpu_count(logical=True),
+        "num_threads": num_threads,
+        "memory_total_gb": round(psutil.virtual_memory().total / BYTES_PER_GB, 2),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "versions": {
+            "rlcluster": rlcluster.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "gymnasium": gymnasium.__version__,
+        },
+        "git_commit": git_commit(),
+    }
+
+
+def cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux: the platform module knows less
+    return platform.processor() or platform.machine()
+
+
+def git_commit() -> str | None:
+    """The commit of the source this package runs from; None when it is not a git checkout."""
+    folder = Path(__file__).resolve().parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
+
+
+def _affinity_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _own_cgroups(root: Path) -> list[Path]:
+    """The folders of this process's cgroups, v2 and v1, each with its parents up to the root."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / controllers if controllers else root
+        folder = top / path.lstrip("/")
+        folders += [folder, *(parent for parent in folder.parents if parent.is_relative_to(top))]
+    return folders
+
+
+def _quota_of(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None

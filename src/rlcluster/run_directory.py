@@ -1,0 +1,197 @@
+"""One run on disk, read and written here only: settings, machine facts, metrics, checkpoints, summary.
+
+    RUN/config.yaml  machine.json  benchmark_metrics.json
+    RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
+    RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
+from rlcluster.config import Settings
+from rlcluster.environments.names import procgen_game
+from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.event_file import EventFile
+
+RUNS_FOLDER = Path("runs")
+CONFIG_FILE = "config.yaml"
+MACHINE_FILE = "machine.json"
+SUMMARY_FILE = "benchmark_metrics.json"
+METRICS_FILE = "metrics.jsonl"
+
+
+class RunDirectory:
+    """The writer's side of a run: opened by one process at a time, new or to be continued."""
+
+    def __init__(self, settings: Settings, resume: bool = False) -> None:
+        self.settings = settings
+        self.path = Path(settings.output.output_dir or default_path(settings))
+        self._checkpoints = checkpoint_folder(settings, self.path)
+        self._logs = Path(settings.output.log_dir or self.path / "logs") / settings.log_name
+        self.restored: dict[str, Any] | None = None
+        if not resume:
+            self._refuse_existing()
+        self._make_folders()
+        self._lock = self._acquire_lock()
+        if resume:
+            self.restored = newest_checkpoint(self._checkpoints, settings.run_name)
+        write_atomically(self.path / CONFIG_FILE, settings.to_yaml().encode())
+        self._open_logs()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self._events.close()
+        os.close(self._lock)
+
+    def write_machine_facts(self, facts: dict[str, Any]) -> None:
+        write_atomically(self.path / MACHINE_FILE, _json(facts))
+
+    def log(self, record: dict[str, Any]) -> None:
+        """One JSON object per update, and the same in TensorBoard."""
+        try:
+            self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise UserError(
+                f"{self._metrics.name} cannot be written ({error.strerror}); free space and --resume", EXIT_STORAGE
+            ) from None
+        self._events.add(record)
+
+    def save(self, content: dict[str, Any], final: bool = False) -> Path:
+        """Writes a checkpoint, then drops the oldest periodic ones."""
+        os.fsync(self._metrics.fileno())  # metrics first: a checkpoint is never ahead of them
+        name = "final" if final else f"step_{content['learner']['steps_global']}"
+        path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
+        save_checkpoint(path, content)
+        periodic = step_checkpoints(self._checkpoints, self.settings.run_name)
+        for old in periodic[: -self.settings.output.keep_checkpoints]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_atomically(self.path / SUMMARY_FILE, _json(summary))
+
+    def _refuse_existing(self) -> None:
+        remedy = "continue it with --resume, or choose another --output-dir"
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError(f"output.output_dir={self.path} exists; {remedy}")
+        if list(self._checkpoints.glob(f"{self.settings.run_name}_*.pt")):
+            raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
+        if (self._logs / METRICS_FILE).exists():
+            raise UserError(f"output.log_dir={self._logs} holds the metrics of a run; {remedy}")
+
+    def _make_folders(self) -> None:
+        try:
+            for folder in (self.path, self._checkpoints, self._logs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"output.output_dir={self.path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
+
+    def _acquire_lock(self) -> int:
+        """Held until this process ends, however it ends."""
+        lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise UserError(f"output.output_dir={self.path} is being written by another process; wait for it") from None
+        return lock
+
+    def _open_logs(self) -> None:
+        metrics = self._logs / METRICS_FILE
+        first_step = 0
+        if self.restored is not None:
+            learner = self.restored["learner"]
+            first_step = learner["steps_global"]
+            kept = [line for line in read_metrics(metrics) if line["update"] <= learner["updates"]]
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            write_atomically(metrics, text.encode())
+        self._metrics = metrics.open("a", encoding="utf-8")
+        self._events = EventFile(self._logs, first_step)
+
+
+def default_path(settings: Settings) -> Path:
+    """runs/ppo_sequential_coinrun_20260131-235959"""
+    name = procgen_game(settings.env.name) or re.sub(r"\W+", "-", settings.env.name)
+    return RUNS_FOLDER / f"{settings.run_name}_{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def checkpoint_folder(settings: Settings, path: Path) -> Path:
+    return Path(settings.output.checkpoint_dir or path / "checkpoints")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file; a broken last line, as a killed run leaves it, is passed over."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def step_checkpoints(folder: Path, run_name: str) -> list[Path]:
+    """The periodic checkpoints of a run, oldest first."""
+    pattern = re.compile(rf"{re.escape(run_name)}_step_(\d+)\.pt")
+    found = [(int(match[1]), path) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
+    """The furthest checkpoint that is whole; a damaged one is named on stderr and the one before it is taken."""
+    whole = []
+    for path in (folder / f"{run_name}_final.pt", *reversed(step_checkpoints(folder, run_name))):
+        if not path.exists():
+            continue
+        try:
+            whole.append(load_checkpoint(path))
+        except CheckpointError as error:
+            print(f"warning: {error}. Falling back to an earlier checkpoint.", file=sys.stderr)
+            continue
+        if "_step_" in path.name:
+            break  # the others are older
+    if not whole:
+        raise UserError(f"--resume: there is no usable checkpoint in {folder}; start a new run in another --output-dir")
+    return max(whole, key=lambda content: int(content["learner"]["steps_global"]))
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint file that a path means: the file itself, or the final or else latest one of a run directory."""
+    if not path.exists():
+        raise UserError(f"--checkpoint {path}: there is no such file or run directory")
+    if path.is_file():
+        return path
+    files = [file for folder in (path, path / "checkpoints") for file in folder.glob("*.pt")]
+    final = [file for file in files if file.stem.endswith("_final")]
+    periodic = [(int(match[1]), file) for file in files if (match := re.search(r"_step_(\d+)$", file.stem))]
+    if not final and not periodic:
+        raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
+    return final[0] if final else max(periodic)[1]
+
+
+def latest_run(folder: Path = RUNS_FOLDER) -> Path:
+    """The run directory below `folder` that was begun last and has a checkpoint."""
+    runs = [path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if any(path.parent.glob("checkpoints/*.pt"))]
+    if not runs:
+        raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
+    return max(runs, key=lambda run: (run / CONFIG_FILE).stat().st_mtime)
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()
