@@ -56,7 +56,9 @@ class Actor:
         """What continues each environment exactly where it is; no simulator state where it cannot be told."""
         states = self.environments.save()
         return {
-            "simulators": None if states is None else [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in states],
+            "simulators": None
+            if states is None
+            else [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in states],
             "episode_rewards": torch.from_numpy(self._episode_rewards.copy()),
             "episode_lengths": torch.from_numpy(self._episode_lengths.copy()),
         }

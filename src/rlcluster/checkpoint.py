@@ -72,11 +72,12 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UserError(
-            f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume", EXIT_STORAGE
+            f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume",
+            EXIT_STORAGE,
         ) from None
 
 
-def _canonical(value: object) -> Iterator[bytes]:
+def _canonical(value: object) -> Iterator[bytes | memoryview]:
     if isinstance(value, dict):
         yield b"{%d" % len(value)
         for key in sorted(value):

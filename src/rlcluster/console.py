@@ -108,7 +108,8 @@ def update_line(record: dict[str, Any]) -> str:
     """`Update 12 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23`, the reward over the last 100 episodes."""
     reward, std = record["episode_reward_recent"], record["episode_reward_recent_std"]
     reward_text = "-" if reward is None else f"{reward:.2f} ± {std:.2f}"
-    return f"Update {record['update']} | Step {record['steps_global']:,} | FPS: {record['fps']:.0f} | Reward: {reward_text}"
+    position = f"Update {record['update']} | Step {record['steps_global']:,}"
+    return f"{position} | FPS: {record['fps']:.0f} | Reward: {reward_text}"
 
 
 def clock_text(seconds: float) -> str:

@@ -14,10 +14,10 @@ WINDOW = 100  # episodes in a moving average
 class EpisodeSummary(NamedTuple):
     """The episodes that finished in one update; None where there was none."""
 
-    count: int
-    reward_mean: float | None
-    reward_std: float | None
-    length_mean: float | None
+    episode_count: int
+    episode_reward_mean: float | None
+    episode_reward_std: float | None
+    episode_length_mean: float | None
 
 
 class EpisodeHistory:

@@ -73,7 +73,9 @@ class NotFiniteError(UserError):
 
 
 class Learner:
-    def __init__(self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks, timer: PhaseTimer) -> None:
+    def __init__(
+        self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks, timer: PhaseTimer
+    ) -> None:
         self.policy = policy
         self.updates = 0
         self.steps_global = 0
@@ -162,11 +164,11 @@ class Learner:
         """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""
         with self._timer("sync"):
             self._ranks.sum_(self._flat.gradients)
-        grad_norm = self._flat.gradients.norm().item()
+        grad_norm = float(self._flat.gradients.norm())
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise NotFiniteError(
-                f"update {self.updates + 1}: loss {loss} and gradient norm {grad_norm} are not both finite; the run stops "
-                "before the optimiser's step. Lower training.learning_rate and resume from the last checkpoint",
+                f"update {self.updates + 1}: the loss is {loss} and the gradient's norm {grad_norm}; stopped before "
+                f"the optimiser's step. Lower training.learning_rate={self._training.learning_rate} in a new run",
                 EXIT_RUN_FAILED,
             )
         limit = self._training.max_grad_norm
@@ -215,9 +217,10 @@ class Learner:
         with self._timer("sync"):
             total = self._ranks.sum_(torch.cat([sums, spread]))
         num_losses = len(LossSums._fields)
-        losses = (total[:num_losses] / total[num_losses]).tolist()
+        means = (total[:num_losses] / total[num_losses]).tolist()
+        losses: dict[str, float] = dict(zip(LossSums._fields, means, strict=True))
         explained = _explained_variance(total[num_losses + 2 :], self._settings.rollout_size)
-        return LearnReport(*losses, explained, grad_norm, learning_rate)
+        return LearnReport(**losses, explained_variance=explained, grad_norm=grad_norm, learning_rate=learning_rate)
 
 
 class FlatParameters:
@@ -252,7 +255,7 @@ def _mean_and_std(count: float, total: float, squares: float) -> tuple[float, fl
 
 def _explained_variance(spread: Tensor, count: int) -> float | None:
     """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 is no better than a constant."""
-    error_sum, error_squares, return_sum, return_squares = spread.tolist()
+    error_sum, error_squares, return_sum, return_squares = (float(value) for value in spread)
     variance = return_squares / count - (return_sum / count) ** 2
     if variance <= 1e-12:
         return None

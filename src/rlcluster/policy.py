@@ -135,7 +135,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         inner = functional.relu_(self.first(functional.relu(hidden)))
-        return self.second(inner).add_(hidden)
+        outer: Tensor = self.second(inner)
+        return outer.add_(hidden)
 
 
 def make_policy(settings: PolicySettings, spec: EnvironmentSpec, seed: int) -> ActorCritic:

@@ -1,8 +1,8 @@
 """One run on disk, read and written here only: settings, machine facts, metrics, checkpoints, summary.
 
-    RUN/config.yaml  machine.json  benchmark_metrics.json
-    RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
-    RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
+RUN/config.yaml  machine.json  benchmark_metrics.json
+RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
+RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class RunDirectory:
             self._metrics.flush()
         except OSError as error:
             raise UserError(
-                f"{self._metrics.name} cannot be written ({error.strerror}); free space and --resume", EXIT_STORAGE
+                f"{self._metrics.name} cannot be written ({error.strerror}); free space and --resume",
+                EXIT_STORAGE,
             ) from None
         self._events.add(record)
 
@@ -100,7 +101,9 @@ class RunDirectory:
             for folder in (self.path, self._checkpoints, self._logs):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"output.output_dir={self.path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
+            raise UserError(
+                f"output.output_dir={self.path}: {error.strerror} ({error.filename})", EXIT_STORAGE
+            ) from None
 
     def _acquire_lock(self) -> int:
         """Held until this process ends, however it ends."""

@@ -32,8 +32,10 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
     with StopRequest() as stop, RunDirectory(settings, resume) as run:
-        print(f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network, "
-              f"{num_threads} threads -> {run.path}")
+        print(
+            f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network, "
+            f"{num_threads} threads -> {run.path}"
+        )
         run.write_machine_facts(machine.facts(num_threads))
         loop(settings, Ranks(), run, stop, make_reporter())
     summary = json.loads((run.path / SUMMARY_FILE).read_text())

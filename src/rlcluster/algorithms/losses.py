@@ -37,8 +37,8 @@ class LossSums(NamedTuple):
 def ppo_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
     """PPO (arXiv 1707.06347, equations 7 and 9), with the value clipped in the same manner if asked for:
 
-        policy: -min(r A, clip(r, 1 - eps, 1 + eps) A),   r = pi(a) / pi_old(a)
-        value:  1/2 max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)
+    policy: -min(r A, clip(r, 1 - eps, 1 + eps) A),   r = pi(a) / pi_old(a)
+    value:  1/2 max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)
     """
     log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
     log_ratio = log_probs - samples.log_probs

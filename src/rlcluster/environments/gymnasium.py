@@ -93,7 +93,8 @@ def _make_one(name: str, render_mode: str | None) -> NumpyEnv:
     except (gymnasium.error.Error, ImportError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"env.name={name}: {reason}; use a Procgen game ({', '.join(PROCGEN_GAMES)}) or a Gymnasium id such as CartPole-v1"
+            f"env.name={name}: {reason}; use a Gymnasium id such as CartPole-v1, "
+            f"or a Procgen game: {', '.join(PROCGEN_GAMES)}"
         ) from None
 
 
@@ -132,7 +133,7 @@ def _attributes(layer: Any) -> dict[str, Any]:
 
 
 def _to_json(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str) and not isinstance(value, np.generic):
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return {"array": value.tolist(), "dtype": str(value.dtype), "scalar": isinstance(value, np.generic)}

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cffi import FFI
@@ -66,7 +66,6 @@ void set_state(libenv_env *handle, int env_idx, char *data, int length);
 """
 UINT8, INT32 = 1, 2  # libenv_dtype
 INFO_SPACE = 3  # libenv_space_name
-INFO_ARRAYS = ("level_seed", "prev_level_seed", "prev_level_complete")
 
 
 class ProcgenEnvironments(VectorEnvironment):
@@ -78,12 +77,14 @@ class ProcgenEnvironments(VectorEnvironment):
         self.indices = list(indices)
         options = engine_options(settings, game, with_pictures)
         num = len(self.indices)
-        self._ffi, self._library = _engine()
+        engine = _engine()
+        self._ffi: Any = engine.ffi
+        self._library: Any = engine.library
         self.observations = np.zeros((num, *SPEC.observation_shape), np.uint8)
         self._actions = np.zeros(num, np.int32)
         self._rewards = np.zeros(num, np.float32)
         self._first = np.zeros(num, np.bool_)
-        self._info = {
+        self._info: dict[str, NDArray[Any]] = {
             "level_seed": np.zeros(num, np.int32),
             "prev_level_seed": np.zeros(num, np.int32),
             "prev_level_complete": np.zeros(num, np.uint8),
@@ -119,7 +120,10 @@ class ProcgenEnvironments(VectorEnvironment):
             raise ValueError(f"{len(states)} states for {self.num_envs} environments")
         for state in states:  # the engine ends the whole process on a damaged state, so look first
             if hashlib.sha256(state[32:]).digest() != state[:32]:
-                raise UserError("the state of a Procgen environment is damaged; use an earlier checkpoint", EXIT_RUN_FAILED)
+                raise UserError(
+                    "the state of a Procgen environment is damaged; use an earlier checkpoint",
+                    EXIT_RUN_FAILED,
+                )
         for handle, state in zip(self._handles, states, strict=True):
             self._library.set_state(handle, 0, state[32:], len(state) - 32)
             self._library.libenv_observe(handle)
@@ -131,8 +135,7 @@ class ProcgenEnvironments(VectorEnvironment):
         return self._info["level_seed"]
 
     def picture(self) -> NDArray[np.uint8]:
-        pictures = self._info.get("rgb", self.observations)
-        return pictures[0].copy()
+        return np.array(self._info.get("rgb", self.observations)[0], np.uint8)
 
     def close(self) -> None:
         while self._handles:
@@ -218,10 +221,15 @@ def engine_options(settings: EnvSettings, game: str, with_pictures: bool = False
     }
 
 
+class Engine(NamedTuple):
+    ffi: Any
+    library: Any
+
+
 @cache
-def _engine() -> tuple[FFI, Any]:
+def _engine() -> Engine:
     """Loads the engine, once per process; it is not safe to use after a fork."""
-    ffi = FFI()
+    ffi: Any = FFI()
     ffi.cdef(C_INTERFACE)
     path = _engine_folder() / "prebuilt" / "libenv.so"
     flags = ffi.RTLD_NOW | ffi.RTLD_LOCAL
@@ -232,8 +240,11 @@ def _engine() -> tuple[FFI, Any]:
     except OSError as error:
         raise UserError(f"Procgen's engine {path} does not load: {error}", EXIT_RUN_FAILED) from None
     if library.libenv_version() != 1:
-        raise UserError(f"Procgen's engine {path} speaks libenv version {library.libenv_version()}, not 1", EXIT_RUN_FAILED)
-    return ffi, library
+        raise UserError(
+            f"Procgen's engine {path} speaks libenv version {library.libenv_version()}, not 1",
+            EXIT_RUN_FAILED,
+        )
+    return Engine(ffi, library)
 
 
 def _engine_folder() -> Path:

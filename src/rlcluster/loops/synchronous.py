@@ -12,7 +12,7 @@ from rlcluster.clock import Budget, PhaseTimer, Stopwatch
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
 from rlcluster.console import Reporter
-from rlcluster.episodes import EpisodeHistory
+from rlcluster.episodes import EpisodeHistory, EpisodeSummary
 from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
 from rlcluster.policy import make_policy
@@ -67,7 +67,7 @@ class SynchronousTraining:
             report = self._learner.learn(rollout, progress)
         with self._timer("sync"):
             episodes = self._ranks.gather_rows(self._actor.finished_episodes())
-        record = self._record(report, self._episodes.add(episodes)._asdict(), time.perf_counter() - start)
+        record = self._record(report, self._episodes.add(episodes), time.perf_counter() - start)
         self._run.log(record)
         return record
 
@@ -111,11 +111,13 @@ class SynchronousTraining:
         self._recent_seconds.extend(content["recent_seconds"])
         print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
         if not self._actor.restore(content["actor"]):
-            print(f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the "
-                  "result will differ from that of an uninterrupted run")
+            print(
+                f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the "
+                "result will differ from that of an uninterrupted run"
+            )
         return float(content["elapsed_seconds"])
 
-    def _record(self, report: LearnReport, episodes: dict[str, Any], t_iter: float) -> dict[str, Any]:
+    def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float) -> dict[str, Any]:
         self._recent_seconds.append(t_iter)
         return {
             "update": self._learner.updates,
@@ -127,7 +129,7 @@ class SynchronousTraining:
             "t_learn": self._timer.seconds("learn"),
             "t_sync": self._timer.seconds("sync"),
             **report._asdict(),
-            **{f"episode_{name}": value for name, value in episodes.items()},
+            **episodes._asdict(),
             "episode_reward_recent": self._episodes.recent_reward(),
             "episode_reward_recent_std": self._episodes.recent_std(),
             "memory_gb": machine.memory_gb(),

@@ -1,0 +1,196 @@
+"""The `rlcluster` command: parse, call, print. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import rlcluster
+from rlcluster.config import ALGORITHM_NAMES, MODE_NAMES, SettingField, Settings, setting_fields
+from rlcluster.config_loading import load_settings, read_file, resume_differences
+from rlcluster.errors import EXIT_USAGE, UserError
+
+# Flags whose name is not simply that of the setting, and further names that users know from other scripts.
+FLAG_NAMES = {
+    "env.name": ("--env", "--env-id"),
+    "training.n_steps": ("--n-steps", "--rollout-steps"),
+    "training.n_epochs": ("--n-epochs", "--epochs"),
+    "training.n_minibatches": ("--n-minibatches", "--minibatches"),
+    "training.total_updates": ("--total-updates", "--total-iters"),
+    "cluster.num_workers": ("--cluster-num-workers",),
+    "cluster.distributed_backend": ("--distributed-backend", "--backend"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+        exit_code: int = options.command(options)
+        return exit_code
+    except UserError as error:
+        print(f"rlcluster: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _train(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    from rlcluster import machine
+
+    machine.limit_threads(machine.num_threads(settings.hardware.num_threads))
+    from rlcluster.console import training_summary
+    from rlcluster.train import train
+
+    result = train(settings, resume=options.resume)
+    print(training_summary(result.summary, str(result.run)))
+    if result.signal_number is None:
+        return 0
+    print(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
+    return 128 + result.signal_number
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    flags = {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
+    if not options.resume:
+        return load_settings(options.algorithm, options.mode, options.config, flags)
+    folder = flags.get("output.output_dir")
+    if folder is None:
+        raise UserError("--resume: give the run to continue with --output-dir DIR")
+    file = Path(folder) / "config.yaml"
+    if not file.is_file():
+        raise UserError(f"--resume: {folder} is not a run directory (no config.yaml in it)")
+    base = read_file(file)
+    old = load_settings(base=base)
+    settings = load_settings(options.algorithm, options.mode, options.config, flags, base)
+    differences = resume_differences(old, settings)
+    if differences:
+        raise UserError("--resume: a run keeps its settings, leave these out: " + "; ".join(differences))
+    return settings
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from rlcluster import machine
+
+    machine.limit_threads(machine.num_threads(options.num_threads))
+    from rlcluster.reports.evaluate import evaluate_command
+
+    return evaluate_command(options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from rlcluster import machine
+
+    machine.limit_threads(machine.num_threads(options.num_threads))
+    from rlcluster.reports.check import check_command
+
+    return check_command(Path(options.output_dir))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, with a guess at what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            message += self._guess(unknown.split()[0])
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+
+    def _guess(self, flag: str) -> str:
+        known = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                known += [name for parser in action.choices.values() for name in parser._option_string_actions]
+        close = difflib.get_close_matches(flag.split("=", maxsplit=1)[0], known, n=1)
+        return f"; did you mean {close[0]}?" if close else "; see --help"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rlcluster", description=rlcluster.__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"rlcluster {rlcluster.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_evaluate(commands)
+    _add_check(commands)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train an agent",
+        description="Train an agent. Every setting of the YAML file is a flag too, and a flag wins over the file.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=_train)
+    parser.add_argument("algorithm", nargs="?", choices=ALGORITHM_NAMES, help="default: the file's, or ppo")
+    parser.add_argument("--mode", choices=MODE_NAMES, help="default: the file's, or sequential")
+    parser.add_argument("--config", metavar="FILE", help="YAML or JSON file with settings")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
+    groups: dict[str, Any] = {}
+    for field in setting_fields():
+        if field.section not in groups:
+            section = Settings.model_fields[field.section].annotation
+            title = f"{field.section}: {(section.__doc__ or '').splitlines()[0]}"
+            groups[field.section] = parser.add_argument_group(title)
+        _add_flag(groups[field.section], field)
+
+
+def _add_flag(group: Any, field: SettingField) -> None:
+    """A flag for one setting. Its value stays text: the settings convert it by declared type."""
+    names = FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
+    default = "null" if field.info.default is None else field.info.default
+    text = f"{field.info.description} (default: {default})".replace("%", "%%")
+    if field.info.annotation is bool:
+        group.add_argument(*names, dest=field.key, nargs="?", const="true", metavar="true|false", help=text)
+    else:
+        group.add_argument(*names, dest=field.key, metavar=field.name.upper(), help=text)
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = commands.add_parser("evaluate", help="play episodes with a trained agent", allow_abbrev=False)
+    parser.set_defaults(command=_evaluate)
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", help="checkpoint or run directory (default: the latest in runs/)"
+    )
+    parser.add_argument("--env", metavar="NAME", help="another environment than the one of the training")
+    parser.add_argument("--num-episodes", type=_positive, default=100, help="episodes, all of which count (100)")
+    parser.add_argument("--deterministic", action="store_true", help="the likeliest action instead of a sampled one")
+    parser.add_argument(
+        "--levels", choices=("test", "train", "both"), default="test", help="unseen levels or training levels"
+    )
+    parser.add_argument("--seed", type=_natural, default=0, help="seed of the levels and of the actions (0)")
+    parser.add_argument("--render", action="store_true", help="show the first environment in the terminal")
+    parser.add_argument("--video", metavar="FILE.mp4", help="write a video of the first environment")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
+
+
+def _add_check(commands: Any) -> None:
+    parser = commands.add_parser("check", help="test this installation and this machine", allow_abbrev=False)
+    parser.set_defaults(command=_check)
+    parser.add_argument("--output-dir", default=".", metavar="DIR", help="where runs shall be written (here)")
+    parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} should be at least 1")
+    return number
+
+
+def _natural(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} should be a whole number") from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} should not be negative")
+    return number

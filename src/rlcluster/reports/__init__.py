@@ -1,0 +1,1 @@
+"""Reports read run directories and write tables, pictures and pages; they never train."""
