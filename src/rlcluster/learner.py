@@ -111,8 +111,10 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """Everything that a continued run needs, as tensors and numbers."""
         return {
-            "parameters": {name: value.detach().contiguous() for name, value in self.policy.state_dict().items()},
-            "optimizer": dict(self._optimizer.state_dict()["state"].get(0, {})),
+            "parameters": {name: _copy(value) for name, value in self.policy.state_dict().items()},
+            "optimizer": {
+                name: _copy(value) for name, value in self._optimizer.state_dict()["state"].get(0, {}).items()
+            },
             "reward_normalizer": self._normalizer.state(),
             "updates": self.updates,
             "steps_global": self.steps_global,
@@ -240,6 +242,10 @@ class FlatParameters:
             tensor.data = view
             tensor.grad = self.gradients.as_strided(tensor.shape, strides, start)
             start += tensor.numel()
+
+
+def _copy(value: Tensor) -> Tensor:
+    return value.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _flatten(rollout: Rollout, targets: Targets) -> Samples:

@@ -82,10 +82,7 @@ class SynchronousTraining:
 
     def finish(self) -> None:
         """The last checkpoint and the summary. A run that was interrupted has no final checkpoint yet."""
-        if self.progress() >= 1:
-            self._save(final=True)
-        elif self._learner.updates > 0:
-            self._save()
+        self._save(final=self.progress() >= 1)
         self._run.write_summary(self._summary())
 
     def close(self) -> None:

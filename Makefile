@@ -1,0 +1,67 @@
+# `make demo` and `make test` are all that a fresh machine needs. `make help` lists the rest.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(if $(shell command -v $(name)),$(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RLCLUSTER := $(BIN)/rlcluster
+DEMO := runs/demo_$(shell date +%Y%m%d-%H%M%S)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types setup train train-timed evaluate tensorboard bench-peers bench-network clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+	@echo "Further flags: make train ARGS='--env starpilot --num-envs 64'"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(INSTALLED)  ## create .venv, install everything, check the machine
+	$(RLCLUSTER) check
+
+demo: $(INSTALLED)  ## train PPO for two minutes on all cores, evaluate it on unseen levels
+	$(RLCLUSTER) train --config configs/ppo_demo.yaml --output-dir $(DEMO) $(ARGS)
+	$(RLCLUSTER) evaluate --checkpoint $(DEMO) --num-episodes 100 --levels test --json $(DEMO)/evaluation.json
+	@echo "Results: $(DEMO)/benchmark_metrics.json, evaluation.json, logs/ and checkpoints/"
+	@echo "Next:    make tensorboard                                             (the curves)"
+	@echo "         $(RLCLUSTER) evaluate --checkpoint $(DEMO) --video play.mp4   (watch it play)"
+	@echo "         $(RLCLUSTER) train --resume --output-dir $(DEMO) --duration 10m   (train on)"
+
+train: $(INSTALLED)  ## sequential PPO
+	$(RLCLUSTER) train ppo --config configs/ppo_sequential.yaml $(ARGS)
+
+train-timed: $(INSTALLED)  ## sequential PPO for one hour
+	$(RLCLUSTER) train ppo --config configs/ppo_sequential.yaml --duration 1.0 $(ARGS)
+
+evaluate: $(INSTALLED)  ## evaluate the latest run
+	$(RLCLUSTER) evaluate $(ARGS)
+
+tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
+	$(BIN)/tensorboard --logdir runs
+
+test: $(INSTALLED) lint types  ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED) lint types  ## lint, format, types and the fast tests
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+bench-peers: $(INSTALLED)  ## our speed beside Stable-Baselines3's, in one run
+	$(BIN)/python benchmarks/peers.py $(ARGS)
+
+bench-network: $(INSTALLED)  ## samples per second of each network
+	$(BIN)/python benchmarks/network.py $(ARGS)
+
+clean:  ## remove environments and caches; runs/ stays
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

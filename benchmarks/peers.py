@@ -1,0 +1,153 @@
+"""Our PPO against Stable-Baselines3's: environment steps per second, rollout and learning included.
+
+Both get the same workload with the same mathematics, through the same flags: no reward normalisation, no value
+clipping (the two differ in how they clip). Ours is the product itself, `rlcluster train ppo`, timed by its own
+metrics; the peer is peer_sb3.py in an environment of its own, .venv-peers, made here if it is missing. Measurements
+alternate (ours, peer, ours, peer, ...), each in a process of its own, and the first update of each is not counted.
+The figures are medians over the repeats; `pairs` are the lowest and the highest ratio of neighbours.
+
+    .venv/bin/python benchmarks/peers.py --workload all --threads 1,2 --repeats 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from rlcluster import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER_ENVIRONMENT = ROOT / ".venv-peers"
+PEER_PYTHON = PEER_ENVIRONMENT / "bin" / "python"
+PEER_PACKAGES = ("torch==2.13.0", "numpy<2", "stable-baselines3==2.9.2", "procgen-mirror==0.10.7")
+
+MATHEMATICS = (
+    *("--learning-rate", "5e-4", "--gamma", "0.999", "--gae-lambda", "0.95", "--clip-range", "0.2"),
+    *("--entropy-coefficient", "0.01", "--value-coefficient", "0.5", "--max-grad-norm", "0.5"),
+)
+OURS_ONLY = ("--clip-value-range", "null", "--normalize-rewards", "false", "--normalize-advantages", "true")
+COINRUN = (
+    *("--env", "coinrun", "--distribution-mode", "easy", "--num-levels", "200", "--start-level", "0"),
+    *("--num-envs", "64", "--n-steps", "64", "--batch-size", "2048", "--n-epochs", "3"),
+)
+CARTPOLE = (
+    *("--env", "CartPole-v1"),
+    *("--num-envs", "8", "--n-steps", "256", "--batch-size", "512", "--n-epochs", "4"),
+)
+
+
+class Workload(NamedTuple):
+    flags: tuple[str, ...]
+    measured_updates: int
+    bars: dict[int, float]  # threads -> our fps / the peer's
+
+
+WORKLOADS = {
+    "impala": Workload(("--network", "impala", *COINRUN), 2, {1: 1.8, 2: 2.0}),
+    "nature": Workload(("--network", "nature", *COINRUN), 6, {1: 1.6, 2: 1.6}),
+    "cartpole": Workload(("--network", "mlp", *CARTPOLE), 20, {1: 1.2, 2: 1.2}),
+}
+
+
+class Pair(NamedTuple):
+    """The fps of two measurements, one after the other."""
+
+    ours: float
+    peer: float
+
+
+def main() -> None:
+    options = _options()
+    make_peer_environment()
+    load = os.getloadavg()[0]
+    print(f"{machine.cpu_model()}, {machine.cores_allowed()} cores, load {load:.1f}, commit {machine.git_commit()}")
+    print(f"peer: {', '.join(PEER_PACKAGES)}; {options.repeats} repeats")
+    print(f"{'workload':10}{'threads':>8}{'ours fps':>11}{'peer fps':>11}{'ratio':>8}{'bar':>6}{'pairs':>15}")
+    for name in WORKLOADS if options.workload == "all" else (options.workload,):
+        for num_threads in options.threads:
+            pairs = [measure_pair(name, num_threads) for _ in range(options.repeats)]
+            _print_line(name, num_threads, pairs)
+
+
+def make_peer_environment() -> None:
+    """Made if it is missing; filled in any case, which is done at once where nothing is missing."""
+    if not PEER_PYTHON.exists():
+        _run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
+    _run([str(PEER_PYTHON), "-m", "pip", "install", "--quiet", *PEER_PACKAGES])
+
+
+def measure_pair(name: str, num_threads: int) -> Pair:
+    workload = WORKLOADS[name]
+    run_length = ("--total-updates", str(1 + workload.measured_updates), "--num-threads", str(num_threads))
+    flags = (*workload.flags, *MATHEMATICS, *run_length)
+    pair = Pair(_our_fps(flags), _peer_fps(flags, num_threads))
+    print(f"{name}, {num_threads} threads: {json.dumps(pair._asdict())}", file=sys.stderr, flush=True)
+    return pair
+
+
+def _our_fps(flags: tuple[str, ...]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rlcluster", "train", "ppo", *flags, *OURS_ONLY]
+        _run([*command, "--output-dir", f"{folder}/run"])
+        metrics = Path(folder, "run", "logs", "PPO_Sequential", "metrics.jsonl").read_text()
+    first, *rest = [json.loads(line) for line in metrics.splitlines()]
+    steps = rest[-1]["steps_global"] - first["steps_global"]
+    return float(steps / sum(record["t_iter"] for record in rest))
+
+
+def _peer_fps(flags: tuple[str, ...], num_threads: int) -> float:
+    command = [str(PEER_PYTHON), str(ROOT / "benchmarks" / "peer_sb3.py"), *flags]
+    threads = {variable: str(num_threads) for variable in machine.THREAD_VARIABLES}
+    last_line = _run(command, threads).splitlines()[-1]
+    return float(json.loads(last_line)["fps"])
+
+
+def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
+    """The command's output; ends this process with the command's errors if it fails."""
+    environment = {**os.environ, **(variables or {})}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{result.stderr}{' '.join(command)}: failed with exit code {result.returncode}")
+    return result.stdout
+
+
+def _print_line(name: str, num_threads: int, pairs: list[Pair]) -> None:
+    ours, peer = (median(column) for column in zip(*pairs, strict=True))
+    ratios = [pair.ours / pair.peer for pair in pairs]
+    bar = WORKLOADS[name].bars.get(num_threads)
+    bar_text = "-" if bar is None else f"{bar:.1f}"
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    figures = f"{ours:11,.0f}{peer:11,.0f}{ours / peer:8.2f}{bar_text:>6}{spread:>15}"
+    print(f"{name:10}{num_threads:8}{figures}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    all_threads = sorted({1, machine.cores_allowed()})
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=(*WORKLOADS, "all"), default="all", help="default: all")
+    parser.add_argument(
+        "--threads", type=_thread_counts, default=all_threads, metavar="1,2", help="default: 1 and all cores allowed"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="pairs of measurements (3)")
+    options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats {options.repeats} should be at least 1")
+    return options
+
+
+def _thread_counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: each should be at least 1")
+    return counts
+
+
+if __name__ == "__main__":
+    main()

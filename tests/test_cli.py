@@ -1,0 +1,313 @@
+"""The `rlcluster` command: help, flags, and errors in one line with exit code 2."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
+import pytest
+
+import rlcluster
+from rlcluster.cli import main
+from rlcluster.config import setting_fields
+from rlcluster.config_loading import load_settings
+
+# Settings whose every text is a valid value; a wrong one is shown by the empty text where they need a value.
+TEXT_SETTINGS = {"env.name", "cluster.master_addr", "output.output_dir", "output.checkpoint_dir", "output.log_dir"}
+
+
+class Outcome(NamedTuple):
+    exit_code: int
+    out: str
+    err: str
+
+
+def run(*arguments: str) -> Outcome:
+    """The command in this process; for what ends before torch is imported."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            exit_code = main(arguments)
+        except SystemExit as exit_request:
+            exit_code = exit_request.code
+    return Outcome(exit_code, out.getvalue(), err.getvalue())
+
+
+def refusal(*arguments: str) -> str:
+    """The one line with which the command refuses these arguments."""
+    outcome = run(*arguments)
+    assert_refused(outcome)
+    return outcome.err.removesuffix("\n")
+
+
+def assert_refused(outcome: Outcome) -> None:
+    assert outcome.exit_code == 2
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert re.match(r"rlcluster( \w+)?: error: ", outcome.err)
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["--version"]])
+def test_help_is_shown_without_importing_torch_or_numpy(arguments):
+    command = [sys.executable, "-X", "importtime", "-m", "rlcluster", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
+    assert "rlcluster.cli" in imported
+    assert imported.isdisjoint({"torch", "numpy", "gymnasium", "tensorboard"})
+    assert result.stdout
+
+
+def test_the_help_names_every_command():
+    outcome = run("--help")
+    assert outcome.exit_code == 0
+    for command in ("train", "evaluate", "check"):
+        assert re.search(rf"^ +{command} ", outcome.out, re.MULTILINE)
+
+
+def test_the_version_is_that_of_the_package():
+    assert run("--version") == Outcome(0, f"rlcluster {rlcluster.__version__}\n", "")
+
+
+def test_every_setting_has_a_flag_in_the_help():
+    flags = set(re.findall(r"--[a-z][a-z-]*", run("train", "--help").out))
+    renamed = {"env.name": "--env", "cluster.num_workers": "--cluster-num-workers"}
+    expected = {renamed.get(field.key, "--" + field.name.replace("_", "-")) for field in setting_fields()}
+    assert expected <= flags
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    "key", [field.key for field in setting_fields() if field.key not in TEXT_SETTINGS], ids=lambda key: key
+)
+def test_a_wrong_value_is_refused_under_the_name_of_the_setting(key):
+    flag = {"cluster.num_workers": "--cluster-num-workers"}.get(key, "--" + key.split(".")[1].replace("_", "-"))
+    algorithm = "a2c" if "rmsprop" in key else "ppo"
+    assert refusal("train", algorithm, flag, "wrong").startswith(f"rlcluster: error: {key}=wrong: ")
+
+
+@pytest.mark.parametrize(
+    ("alias", "value", "key"),
+    [
+        ("--env", "", "env.name=None"),
+        ("--env-id", "", "env.name=None"),
+        ("--total-updates", "wrong", "training.total_updates=wrong"),
+        ("--total-iters", "wrong", "training.total_updates=wrong"),
+        ("--rollout-steps", "wrong", "training.n_steps=wrong"),
+        ("--epochs", "wrong", "training.n_epochs=wrong"),
+        ("--minibatches", "wrong", "training.n_minibatches=wrong"),
+        ("--backend", "wrong", "cluster.distributed_backend=wrong"),
+    ],
+)
+def test_a_flag_known_from_other_scripts_means_the_same_setting(alias, value, key):
+    assert refusal("train", alias, value).startswith(f"rlcluster: error: {key}: ")
+
+
+def test_a_flag_wins_over_the_file(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("env: {num_envs: 3}\ntraining: {n_steps: 7, batch_size: 2}")
+    assert "n_steps * num_envs = 5 * 3 = 15;" in refusal("train", "--config", str(file), "--n-steps", "5")
+
+
+def test_a_flag_for_a_truth_value_may_stand_alone_or_with_a_value(tmp_path):
+    base = ["train", "--resume", "--output-dir", str(tmp_path)]
+    (tmp_path / "config.yaml").write_text("training: {anneal_learning_rate: false}")
+    for arguments in (["--anneal-learning-rate"], ["--anneal-learning-rate", "yes"], ["--anneal-learning-rate=true"]):
+        assert "training.anneal_learning_rate=True but the run has False" in refusal(*base, *arguments)
+
+
+def test_the_algorithm_of_the_command_line_decides_which_settings_have_an_effect():
+    message = refusal("train", "a2c", "--clip-range", "0.1")
+    assert message == "rlcluster: error: training.clip_range=0.1 has no effect with a2c; remove it"
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "ppo", "--nmu-envs", "8"], "unrecognized arguments: --nmu-envs 8; did you mean --num-envs?"),
+        (["train", "--learning-rat=1"], "unrecognized arguments: --learning-rat=1; did you mean --learning-rate?"),
+        (["evaluate", "--checkpiont", "x"], "unrecognized arguments: --checkpiont x; did you mean --checkpoint?"),
+        (["train", "--zzz"], "unrecognized arguments: --zzz; see --help"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_a_guess(arguments, message):
+    assert refusal(*arguments) == f"rlcluster: error: {message}"
+
+
+def test_the_value_of_an_unknown_flag_is_not_taken_for_the_algorithm():
+    assert "did you mean --num-envs?" in refusal("train", "--nmu-envs", "8")
+
+
+def test_a_flag_is_not_abbreviated():
+    assert "unrecognized arguments: --num-env 8" in refusal("train", "ppo", "--num-env", "8")
+
+
+def test_a_negative_number_in_scientific_notation_is_refused_for_what_it_is():
+    assert "training.learning_rate=-1e-3: input should be greater than 0" in refusal("train", "--learning-rate", "-1e-3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["train", "dqn"], "invalid choice: 'dqn'"),
+        (["train", "--mode", "fast"], "invalid choice: 'fast'"),
+        (["train", "--num-envs"], "argument --num-envs: expected one argument"),
+        (["train", "--num-envs", "0"], "env.num_envs=0: input should be greater than or equal to 1"),
+        (["train", "--seed", "-1"], "env.seed=-1: input should be greater than or equal to 0"),
+        (["train", "--duration", "soon"], "training.duration=soon: should be hours (0.5) or a number with a unit"),
+        (["train", "--batch-size", "1000"], "use 1024 or 512"),
+        (["train", "--config", "/no/such/file.yaml"], "--config /no/such/file.yaml: No such file or directory"),
+        (["evaluate", "--num-episodes", "0"], "0 should be at least 1"),
+        (["evaluate", "--num-episodes", "many"], "many should be a whole number"),
+        (["evaluate", "--seed", "-1"], "-1 should not be negative"),
+        (["evaluate", "--levels", "all"], "invalid choice: 'all'"),
+        (["check", "--num-threads", "0"], "0 should be at least 1"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line(arguments, part):
+    assert part in refusal(*arguments)
+
+
+def test_several_problems_are_listed_below_one_another():
+    outcome = run("train", "--num-envs", "0", "--gamma", "2")
+    assert outcome.exit_code == 2
+    assert outcome.err.splitlines() == [
+        "rlcluster: error: 2 problems in the settings:",
+        "  env.num_envs=0: input should be greater than or equal to 1",
+        "  training.gamma=2: input should be less than or equal to 1",
+    ]
+
+
+# Resuming
+
+
+def test_resume_needs_to_know_the_run():
+    assert refusal("train", "--resume") == (
+        "rlcluster: error: --resume: give the run to continue with --output-dir DIR"
+    )
+
+
+def test_a_directory_that_is_no_run_cannot_be_resumed(tmp_path):
+    message = f"rlcluster: error: --resume: {tmp_path} is not a run directory (no config.yaml in it)"
+    assert refusal("train", "--resume", "--output-dir", str(tmp_path)) == message
+
+
+def test_a_run_cannot_be_resumed_with_other_settings(tmp_path):
+    (tmp_path / "config.yaml").write_text(load_settings().to_yaml())
+    message = refusal("train", "--resume", "--output-dir", str(tmp_path), "--gamma", "0.9", "--seed", "1")
+    assert message == (
+        "rlcluster: error: --resume: a run keeps its settings, leave these out: "
+        "env.seed=1 but the run has 42; training.gamma=0.9 but the run has 0.999"
+    )
+
+
+def test_a_run_cannot_be_resumed_with_another_algorithm(tmp_path):
+    (tmp_path / "config.yaml").write_text(load_settings("ppo").to_yaml())
+    message = refusal("train", "a2c", "--resume", "--output-dir", str(tmp_path))
+    assert "algorithm=a2c but the run has ppo" in message
+
+
+# What needs torch: all in one process, for its import takes seconds
+
+HEAVY_COMMANDS = {
+    "a mode of a later version": ["train", "--mode", "parallel", "--env", "CartPole-v1", "--output-dir", "new"],
+    "an existing output directory": ["train", "--env", "CartPole-v1", "--output-dir", "full"],
+    "a file as output directory": ["train", "--env", "CartPole-v1", "--output-dir", "full/file"],
+    "an unknown environment": ["train", "--env", "CartPoll-v1", "--output-dir", "new"],
+    "a run without checkpoints": ["train", "--resume", "--output-dir", "empty_run"],
+    "a missing checkpoint": ["evaluate", "--checkpoint", "missing.pt"],
+    "a directory without checkpoints": ["evaluate", "--checkpoint", "full"],
+    "a checkpoint that is none": ["evaluate", "--checkpoint", "full/file"],
+    "no run at all": ["evaluate"],
+}
+SCRIPT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from test_cli import HEAVY_COMMANDS, run
+outcomes = {name: run(*arguments) for name, arguments in HEAVY_COMMANDS.items()}
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def heavy_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("heavy")
+    (folder / "full").mkdir()
+    (folder / "full" / "file").write_text("something of the user's")
+    (folder / "empty_run").mkdir()
+    (folder / "empty_run" / "config.yaml").write_text("env: {name: CartPole-v1}\npolicy: {network: mlp}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def heavy_outcomes(heavy_folder, request):
+    command = [sys.executable, "-c", SCRIPT, str(request.path.parent)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=heavy_folder)
+    return {name: Outcome(*outcome) for name, outcome in json.loads(result.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "a mode of a later version",
+            "--mode parallel: not available for ppo in this version; use sequential",
+        ),
+        (
+            "an existing output directory",
+            "output.output_dir=full exists; continue it with --resume, or choose another --output-dir",
+        ),
+        (
+            "a file as output directory",
+            "output.output_dir=full/file exists; continue it with --resume, or choose another --output-dir",
+        ),
+        (
+            "a run without checkpoints",
+            "--resume: there is no usable checkpoint in empty_run/checkpoints; start a new run in another --output-dir",
+        ),
+        ("a missing checkpoint", "--checkpoint missing.pt: there is no such file or run directory"),
+        (
+            "a directory without checkpoints",
+            "--checkpoint full: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/",
+        ),
+        ("no run at all", "no run with a checkpoint below runs/; give --checkpoint PATH or train first"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(heavy_outcomes, name, message):
+    assert_refused(heavy_outcomes[name])
+    assert heavy_outcomes[name].err == f"rlcluster: error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("an unknown environment", "CartPoll-v1"), ("a checkpoint that is none", "full/file: is not a whole checkpoint")],
+)
+def test_what_cannot_be_read_is_named_in_one_line(heavy_outcomes, name, part):
+    assert_refused(heavy_outcomes[name])
+    assert part in heavy_outcomes[name].err
+
+
+def test_a_refused_command_writes_nothing(heavy_outcomes, heavy_folder):
+    assert heavy_outcomes
+    assert not (heavy_folder / "new").exists()
+    assert [file.name for file in (heavy_folder / "full").iterdir()] == ["file"]
+    assert (heavy_folder / "full" / "file").read_text() == "something of the user's"
+
+
+def test_the_exit_code_of_a_refusal_reaches_the_shell():
+    command = [sys.executable, "-m", "rlcluster", "train", "--num-envs", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    expected = "rlcluster: error: env.num_envs=0: input should be greater than or equal to 1\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)

@@ -1,0 +1,207 @@
+"""The learner: its minibatches, its gradients, its optimiser's step, its refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlcluster import environments
+from rlcluster.actor import Actor
+from rlcluster.clock import PhaseTimer
+from rlcluster.collectives import Ranks
+from rlcluster.config import Settings, setting_fields
+from rlcluster.config_loading import load_settings
+from rlcluster.learner import Learner, LearnReport, NotFiniteError, _explained_variance, _flatten
+from rlcluster.policy import make_policy
+from rlcluster.rollout import Rollout
+
+SMALL = {"env.name": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 16, "training.batch_size": 32}
+
+
+def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
+    flags = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+    if algorithm == "a2c":
+        flags.pop("training.batch_size", None)
+    return load_settings(algorithm, flags=flags)
+
+
+def start(settings: Settings) -> tuple[Learner, Actor]:
+    vector = environments.make(settings.env, range(settings.env.num_envs))
+    policy = make_policy(settings.policy, vector.spec, settings.env.seed)
+    learner = Learner(settings, policy, range(settings.env.num_envs), Ranks(), PhaseTimer())
+    return learner, Actor(vector, settings.training.n_steps, settings.env.seed)
+
+
+def run(settings: Settings, updates: int = 2, progress: float = 0.5) -> tuple[Learner, list[LearnReport]]:
+    learner, actor = start(settings)
+    reports = [learner.learn(actor.collect(learner.policy, learner.updates), progress) for _ in range(updates)]
+    return learner, reports
+
+
+def parameters(learner: Learner) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in learner.policy.parameters()])
+
+
+def gradients(settings: Settings) -> torch.Tensor:
+    learner, actor = start(settings)
+    rollout = actor.collect(learner.policy, 0)
+    samples = _flatten(rollout, learner._targets(rollout))
+    learner.compute_gradients(rollout, torch.arange(settings.rollout_size), samples)
+    return learner._flat.gradients.clone()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("chunk_size", [1, 7, 64])
+def test_gradients_in_chunks_equal_gradients_at_once(algorithm: str, chunk_size: int) -> None:
+    whole = gradients(settings_for(algorithm, hardware__chunk_size=1000))
+    chunks = gradients(settings_for(algorithm, hardware__chunk_size=chunk_size))
+    torch.testing.assert_close(chunks, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_network_for_images_gives_the_same_gradients_in_chunks() -> None:
+    image = {"env__name": "coinrun", "policy__network": "impala", "training__n_steps": 4, "training__batch_size": 16}
+    whole = gradients(settings_for(**image, hardware__chunk_size=16))
+    chunks = gradients(settings_for(**image, hardware__chunk_size=5))
+    torch.testing.assert_close(chunks, whole, rtol=1e-3, atol=1e-5)
+
+
+def test_one_plain_step_equals_the_same_step_written_with_torch_alone() -> None:
+    """One epoch, one minibatch, no normalisation: Adam on the literal mean loss, clipped with torch's own function."""
+    changes = {"training__n_epochs": 1, "training__batch_size": 64, "training__normalize_rewards": "no"}
+    settings = settings_for(**changes, training__normalize_advantages="no", training__max_grad_norm=0.05)
+    learner, actor = start(settings)
+    rollout = actor.collect(learner.policy, 0)
+    twin = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
+    optimizer = torch.optim.Adam(twin.parameters(), lr=5e-4, eps=1e-5)
+    targets = learner._targets(rollout)
+    output = twin(rollout.observations.flatten(0, 1))
+    distribution = torch.distributions.Categorical(logits=output.logits)
+    ratio = (distribution.log_prob(rollout.actions.flatten()) - rollout.log_probs.flatten()).exp()
+    advantages, returns = targets.advantages.flatten(), targets.returns.flatten()
+    policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    value_loss = 0.5 * (output.values - returns).square().mean()
+    (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
+    norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+    optimizer.step()
+    report = learner.learn(rollout, 0.0)
+    assert report.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    assert report.policy_loss == pytest.approx(policy_loss.item(), abs=1e-6)
+    assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-5)
+    for ours, theirs in zip(learner.policy.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_minibatches_hold_every_sample_once_and_as_many_of_each_environment() -> None:
+    learner, _ = start(settings_for())
+    minibatches = learner._minibatches(epoch=0)
+    assert [len(indices) for indices in minibatches] == [32, 32]
+    assert sorted(torch.cat(minibatches).tolist()) == list(range(64))
+    for indices in minibatches:
+        assert torch.bincount(indices % 4).tolist() == [8, 8, 8, 8]
+    assert not torch.equal(minibatches[0], learner._minibatches(epoch=1)[0])
+
+
+def test_the_global_minibatch_is_the_same_however_environments_are_dealt() -> None:
+    settings = settings_for()
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0)
+    whole = Learner(settings, policy, range(4), Ranks(), PhaseTimer())._minibatches(0)
+    for k, expected in enumerate(whole):
+        dealt = set()
+        for share in (range(2), range(2, 4)):
+            part = Learner(settings, policy, share, Ranks(), PhaseTimer())._minibatches(0)[k]
+            dealt |= {(int(i) // 2, share[int(i) % 2]) for i in part}
+        assert dealt == {(int(i) // 4, int(i) % 4) for i in expected}
+
+
+def test_advantages_are_normalised_over_the_minibatch() -> None:
+    learner, _ = start(settings_for())
+    advantages = torch.tensor([1.0, 3.0, 10.0, 20.0])
+    statistics = list(learner._advantage_statistics(advantages, [torch.tensor([0, 1]), torch.tensor([2, 3])]))
+    assert statistics == [pytest.approx((2.0, 1.0)), pytest.approx((15.0, 5.0))]
+
+
+CHANGED = {
+    "training.anneal_learning_rate": "true",
+    "training.normalize_advantages": "false",
+    "training.normalize_rewards": "false",
+    "training.learning_rate": 1e-3,
+    "training.gamma": 0.9,
+    "training.gae_lambda": 0.5,
+    "training.entropy_coefficient": 0.3,
+    "training.value_coefficient": 0.1,
+    "training.max_grad_norm": 0.01,
+    "training.clip_range": 0.001,
+    "training.clip_value_range": 0.001,
+    "training.target_kl": 1e-9,
+    "training.reward_clip": 0.01,
+    "training.adam_epsilon": 1e-2,
+    "training.n_epochs": 2,
+    "training.batch_size": 64,
+    "policy.hidden_sizes": "8,8",
+}
+
+
+@pytest.mark.parametrize("key", CHANGED)
+def test_every_setting_of_ppo_changes_what_is_learnt(key: str) -> None:
+    default, _ = run(settings_for())
+    changed, _ = run(settings_for(**{key.replace(".", "__"): CHANGED[key]}))
+    assert not torch.equal(parameters(default), parameters(changed))
+
+
+@pytest.mark.parametrize("key", ["training.rmsprop_decay", "training.rmsprop_epsilon", "training.gae_lambda"])
+def test_settings_of_a2c_change_what_is_learnt(key: str) -> None:
+    default, _ = run(settings_for("a2c"))
+    changed, _ = run(settings_for("a2c", **{key.replace(".", "__"): 0.5}))
+    assert not torch.equal(parameters(default), parameters(changed))
+
+
+def test_no_boolean_setting_of_training_is_left_out_above() -> None:
+    booleans = {f.key for f in setting_fields() if f.section == "training" and f.info.annotation is bool}
+    assert booleans <= CHANGED.keys()
+
+
+def test_the_learning_rate_falls_linearly_with_progress_if_asked() -> None:
+    _, (report, _) = run(settings_for(training__anneal_learning_rate="true"), progress=0.25)
+    assert report.learning_rate == pytest.approx(0.75 * 5e-4)
+    _, (report, _) = run(settings_for(), progress=0.25)
+    assert report.learning_rate == 5e-4
+
+
+def test_target_kl_ends_the_update_after_the_epoch_that_exceeds_it() -> None:
+    stopped, _ = run(settings_for(training__target_kl=1e-9), updates=1)
+    one_epoch, _ = run(settings_for(training__n_epochs=1), updates=1)
+    assert torch.equal(parameters(stopped), parameters(one_epoch))
+
+
+@pytest.mark.parametrize("poison", ["rewards", "observations"])
+def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str) -> None:
+    learner, actor = start(settings_for(training__batch_size=64))
+    rollout: Rollout = actor.collect(learner.policy, 0)
+    before = parameters(learner).clone()
+    getattr(rollout, poison)[3, 1] = torch.nan
+    with pytest.raises(NotFiniteError, match=r"loss is nan.*learning_rate=0.0005"):
+        learner.learn(rollout, 0.0)
+    assert torch.equal(parameters(learner), before)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
+    settings = settings_for(algorithm)
+    one, actor = start(settings)
+    one.learn(actor.collect(one.policy, 0), 0.0)
+    other, _ = start(settings.model_copy(update={"env": settings.env.model_copy(update={"seed": 9})}))
+    other._settings = settings
+    other.restore(one.state())
+    rollout = actor.collect(one.policy, 1)
+    assert one.learn(rollout, 0.0) == other.learn(rollout, 0.0)
+    assert torch.equal(parameters(one), parameters(other))
+    assert (other.updates, other.steps_global) == (2, 128)
+
+
+def test_explained_variance_by_hand() -> None:
+    """Returns 1 and 3 (variance 1), errors of the value 0 and 1 (variance 1/4)."""
+    assert _explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
+    assert _explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0
+    assert _explained_variance(torch.tensor([1, 1, 2, 2]), 2) is None

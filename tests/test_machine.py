@@ -1,0 +1,246 @@
+"""What this process may use, and the facts beside every figure of speed."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlcluster
+from rlcluster import machine
+
+MANY = 1_000_000  # more cores than any machine has
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch):
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+
+
+def run_python(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+
+
+def own_cgroup_paths(controller: str) -> list[str]:
+    """The path of this process in the hierarchies of a controller; "" means cgroup v2. Empty without cgroups."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    parts = [line.split(":", 2) for line in lines]
+    return [f"{names}/{path.lstrip('/')}" for _, names, path in parts if controller in names.split(",")]
+
+
+def own_cgroup_folder(root: Path, controller: str) -> Path:
+    paths = own_cgroup_paths(controller)
+    if not paths:
+        pytest.skip(f"this system has no cgroup hierarchy of the controller {controller or 'v2'!r}")
+    folder = root / paths[0].lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_v1_quota(folder: Path, quota: int, period: int) -> None:
+    (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (folder / "cpu.cfs_period_us").write_text(f"{period}\n")
+
+
+# Cores
+
+
+def test_a_process_pinned_to_one_core_may_use_one(tmp_path):
+    script = """
+import os, sys
+from pathlib import Path
+from rlcluster import machine
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(machine.cores_allowed(Path(sys.argv[1])))
+"""
+    assert run_python(script, str(tmp_path)).stdout == "1\n"
+
+
+def test_without_other_limits_all_cores_of_the_affinity_are_allowed(tmp_path):
+    assert machine.cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("variable", "cores"),
+    [("1", 1), (str(MANY), None), ("0", None), ("", None), ("-1", None), ("two", None), ("1.5", None)],
+)
+def test_the_share_of_slurm_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, variable, cores):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", variable)
+    assert machine.cores_allowed(tmp_path) == (cores or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("max 100000\n", None), ("150000 100000\n", 1.5), ("400000 100000", 4.0), ("50000 200000", 0.25)],
+)
+def test_the_quota_of_a_v2_cgroup_is_time_by_period(tmp_path, text, quota):
+    (tmp_path / "cpu.max").write_text(text)
+    assert machine._quota_of(tmp_path) == quota
+
+
+@pytest.mark.parametrize(("microseconds", "quota"), [(-1, None), (150000, 1.5), (25000, 0.25)])
+def test_the_quota_of_a_v1_cgroup_is_time_by_period(tmp_path, microseconds, quota):
+    write_v1_quota(tmp_path, microseconds, 100000)
+    assert machine._quota_of(tmp_path) == quota
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "1 2 3", "a b"])
+def test_an_unreadable_quota_is_no_limit(tmp_path, text):
+    (tmp_path / "cpu.max").write_text(text)
+    assert machine._quota_of(tmp_path) is None
+    assert machine._quota_of(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(("microseconds", "cores"), [(100000, 1), (199999, 1), (25000, 1)])
+def test_a_v2_quota_limits_the_cores_to_whole_ones_and_at_least_one(tmp_path, microseconds, cores):
+    (own_cgroup_folder(tmp_path, "") / "cpu.max").write_text(f"{microseconds} 100000\n")
+    assert machine.cgroup_quota(tmp_path) == microseconds / 100000
+    assert machine.cores_allowed(tmp_path) == cores
+
+
+def test_a_v1_quota_limits_the_cores(tmp_path):
+    write_v1_quota(own_cgroup_folder(tmp_path, "cpu"), 100000, 100000)
+    assert machine.cgroup_quota(tmp_path) == 1.0
+    assert machine.cores_allowed(tmp_path) == 1
+
+
+def test_the_smallest_quota_on_the_way_to_the_root_counts(tmp_path):
+    folder = own_cgroup_folder(tmp_path, "")
+    (folder / "cpu.max").write_text("700000 100000")
+    (tmp_path / "cpu.max").write_text("300000 100000")
+    expected = 3.0  # the root's: written last where this process is in the root itself
+    assert machine.cgroup_quota(tmp_path) == expected
+
+
+def test_a_quota_above_the_root_or_beside_the_way_does_not_count(tmp_path):
+    root = tmp_path / "root"
+    own_cgroup_folder(root, "")
+    (tmp_path / "cpu.max").write_text("100000 100000")
+    (root / "neighbour").mkdir()
+    (root / "neighbour" / "cpu.max").write_text("100000 100000")
+    assert machine.cgroup_quota(root) is None
+
+
+def test_a_generous_quota_does_not_raise_the_number_of_cores(tmp_path):
+    (own_cgroup_folder(tmp_path, "") / "cpu.max").write_text(f"{MANY * 1000} 1000")
+    assert machine.cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def test_the_setting_of_the_threads_wins_over_what_the_machine_has():
+    assert machine.num_threads(3) == 3
+    assert machine.num_threads(None) == machine.cores_allowed()
+
+
+# Threads
+
+
+def test_limit_threads_reaches_torch_and_the_libraries_below_it_and_warns_when_it_comes_too_late():
+    script = """
+import json, os
+from rlcluster import machine
+machine.limit_threads(3)
+import torch
+variables = [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+print(json.dumps([torch.get_num_threads(), torch.get_num_interop_threads(), variables]))
+machine.limit_threads(3)
+machine.limit_threads(2)
+print(json.dumps([torch.get_num_threads(), torch.get_num_interop_threads()]))
+"""
+    result = run_python(script, OMP_NUM_THREADS="7", MKL_NUM_THREADS="7")
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert first == [3, 3, ["3", "3", "3"]]
+    assert second == [2, 3]
+    assert result.stderr == (
+        "warning: torch has started work with 3 inter-op threads before num_threads=2 was set; "
+        "call train() earlier in the process\n"
+    )
+
+
+# Memory and facts
+
+
+def test_the_peak_of_the_memory_is_at_least_what_is_used_now():
+    now, peak = machine.memory_gb(), machine.peak_memory_gb()
+    assert 0.001 < now < peak * 1.1  # the two counters are kept by the kernel with some delay
+    assert 0 < machine.memory_available_gb()
+
+
+@pytest.fixture(scope="module")
+def facts():
+    variables = {"RLCLUSTER_TEST_SECRET": "hunter2-of-this-test", "USER": "somebody-secret"}
+    saved = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        return machine.facts(num_threads=3)
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def test_the_facts_can_be_written_as_json(facts):
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def test_the_facts_are_those_that_a_figure_of_speed_needs(facts):
+    assert facts.keys() == {
+        "cpu_model",
+        "cores_allowed",
+        "cores_physical",
+        "cores_logical",
+        "num_threads",
+        "memory_total_gb",
+        "system",
+        "versions",
+        "git_commit",
+    }
+    assert facts["versions"].keys() == {"rlcluster", "python", "torch", "numpy", "gymnasium"}
+    assert facts["versions"]["rlcluster"] == rlcluster.__version__
+    assert facts["num_threads"] == 3
+    assert facts["cores_allowed"] == machine.cores_allowed()
+    assert facts["cpu_model"]
+
+
+def test_the_facts_hold_no_environment_variable_and_no_host_or_user_name(facts):
+    text = json.dumps(facts)
+    assert "hunter2-of-this-test" not in text
+    assert "somebody-secret" not in text
+    words = {word for value in facts.values() if isinstance(value, str) for word in value.split()}
+    assert platform.node() not in words
+    assert str(Path.home()) not in words
+
+
+# The commit
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def commit_seen_by_a_copy(folder: Path) -> str:
+    """What git_commit() says in a copy of the module that lies in `folder`/rlcluster."""
+    package = folder / "rlcluster"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "machine.py").write_text(Path(machine.__file__).read_text())
+    return run_python("from rlcluster import machine; print(machine.git_commit())", PYTHONPATH=str(folder)).stdout
+
+
+def test_outside_of_git_there_is_no_commit(tmp_path):
+    assert commit_seen_by_a_copy(tmp_path) == "None\n"
+
+
+def test_an_installed_package_does_not_report_the_commit_of_the_project_around_it(tmp_path):
+    git(tmp_path, "init")
+    (tmp_path / ".gitignore").write_text("venv/\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "a project of the user's, with rlcluster installed in its venv/")
+    assert commit_seen_by_a_copy(tmp_path / "venv") == "None\n"
