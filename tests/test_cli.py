@@ -153,7 +153,9 @@ def test_a_flag_is_not_abbreviated():
 
 
 def test_a_negative_number_in_scientific_notation_is_refused_for_what_it_is():
-    assert "training.learning_rate=-1e-3: input should be greater than 0" in refusal("train", "--learning-rate", "-1e-3")
+    assert "training.learning_rate=-1e-3: input should be greater than 0" in refusal(
+        "train", "--learning-rate", "-1e-3"
+    )
 
 
 @pytest.mark.parametrize(

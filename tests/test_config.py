@@ -116,7 +116,7 @@ def test_a_count_may_be_written_in_many_ways(given, count):
 
 @pytest.mark.parametrize("given", [0.5, "0.5", "many", "nan", "inf", "1e400", "-1", 0, [], "32 envs"])
 def test_what_is_no_whole_positive_number_is_refused_as_a_count(given):
-    with pytest.raises(UserError, match="training.total_updates="):
+    with pytest.raises(UserError, match=r"training\.total_updates="):
         load_settings(flags={"training.total_updates": given})
 
 
@@ -152,8 +152,8 @@ def test_a_duration_is_positive_and_finite(given):
 
 def test_layer_sizes_may_be_a_list_or_text():
     assert parse_sizes("64,32") == ["64", "32"]
-    for given in ("64,32", " 64 , 32 ", [64, 32], ["64", "32"], (64, 32)):
-        assert load_settings(flags={"policy.hidden_sizes": given}).policy.hidden_sizes == (64, 32)
+    for sizes in ("64,32", " 64 , 32 ", [64, 32], ["64", "32"], (64, 32)):
+        assert load_settings(flags={"policy.hidden_sizes": sizes}).policy.hidden_sizes == (64, 32)
 
 
 # Values away from the defaults, for every kind of setting.
@@ -218,9 +218,7 @@ def test_every_setting_says_what_it_means():
 
 def test_every_setting_has_a_flag_of_its_own():
     flags = [
-        flag
-        for field in setting_fields()
-        for flag in FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
+        flag for field in setting_fields() for flag in FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
     ]
     assert len(flags) == len(set(flags))
 

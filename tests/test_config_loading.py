@@ -390,7 +390,14 @@ def test_a_file_that_holds_no_sections_is_refused(refusal, text):
 
 @pytest.mark.parametrize(
     ("text", "suffix"),
-    [("env: [", ".yaml"), ("a: b: c", ".yaml"), ("\x00", ".yaml"), ('{"env"', ".json"), ("env: {}", ".json"), ("", ".json")],
+    [
+        ("env: [", ".yaml"),
+        ("a: b: c", ".yaml"),
+        ("\x00", ".yaml"),
+        ('{"env"', ".json"),
+        ("env: {}", ".json"),
+        ("", ".json"),
+    ],
 )
 def test_a_broken_file_is_refused_in_one_line(refusal, text, suffix):
     message = refusal(text, suffix)
@@ -401,7 +408,7 @@ def test_a_broken_file_is_refused_in_one_line(refusal, text, suffix):
 def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"\xff\xfe\x00env")
-    with pytest.raises(UserError, match="settings.yaml: not readable as .yaml") as caught:
+    with pytest.raises(UserError, match=r"settings\.yaml: not readable as \.yaml") as caught:
         read_file(file)
     assert "\n" not in str(caught.value)
 

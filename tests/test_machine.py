@@ -26,26 +26,31 @@ def run_python(script: str, *arguments: str, **variables: str) -> subprocess.Com
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
-def own_cgroup_paths(controller: str) -> list[str]:
-    """The path of this process in the hierarchies of a controller; "" means cgroup v2. Empty without cgroups."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    parts = [line.split(":", 2) for line in lines]
-    return [f"{names}/{path.lstrip('/')}" for _, names, path in parts if controller in names.split(",")]
+def own_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def own_cgroup_folder(root: Path, controller: str) -> Path:
-    paths = own_cgroup_paths(controller)
-    if not paths:
-        pytest.skip(f"this system has no cgroup hierarchy of the controller {controller or 'v2'!r}")
-    folder = root / paths[0].lstrip("/")
+@pytest.fixture
+def membership(monkeypatch):
+    """Sets what the kernel says of this process's cgroups: it differs from machine to machine."""
+    read_text = Path.read_text
+
+    def set_membership(text: str) -> None:
+        def read(path, *arguments, **options):
+            return text if str(path) == "/proc/self/cgroup" else read_text(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "read_text", read)
+
+    return set_membership
+
+
+def write_v2_quota(folder: Path, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    (folder / "cpu.max").write_text(text)
 
 
 def write_v1_quota(folder: Path, quota: int, period: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     (folder / "cpu.cfs_period_us").write_text(f"{period}\n")
 
@@ -53,6 +58,7 @@ def write_v1_quota(folder: Path, quota: int, period: int) -> None:
 # Cores
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin processes")
 def test_a_process_pinned_to_one_core_may_use_one(tmp_path):
     script = """
 import os, sys
@@ -65,7 +71,7 @@ print(machine.cores_allowed(Path(sys.argv[1])))
 
 
 def test_without_other_limits_all_cores_of_the_affinity_are_allowed(tmp_path):
-    assert machine.cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
+    assert machine.cores_allowed(tmp_path) == own_cores()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_without_other_limits_all_cores_of_the_affinity_are_allowed(tmp_path):
 )
 def test_the_share_of_slurm_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, variable, cores):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", variable)
-    assert machine.cores_allowed(tmp_path) == (cores or len(os.sched_getaffinity(0)))
+    assert machine.cores_allowed(tmp_path) == (cores or own_cores())
 
 
 @pytest.mark.parametrize(
@@ -99,39 +105,59 @@ def test_an_unreadable_quota_is_no_limit(tmp_path, text):
     assert machine._quota_of(tmp_path / "missing") is None
 
 
-@pytest.mark.parametrize(("microseconds", "cores"), [(100000, 1), (199999, 1), (25000, 1)])
-def test_a_v2_quota_limits_the_cores_to_whole_ones_and_at_least_one(tmp_path, microseconds, cores):
-    (own_cgroup_folder(tmp_path, "") / "cpu.max").write_text(f"{microseconds} 100000\n")
-    assert machine.cgroup_quota(tmp_path) == microseconds / 100000
-    assert machine.cores_allowed(tmp_path) == cores
-
-
-def test_a_v1_quota_limits_the_cores(tmp_path):
-    write_v1_quota(own_cgroup_folder(tmp_path, "cpu"), 100000, 100000)
+def test_a_quota_of_the_cgroup_that_this_process_is_really_in_limits_its_cores(tmp_path):
+    folders = machine._own_cgroups(tmp_path)
+    if not folders:
+        pytest.skip("this system has no cgroups")
+    write_v2_quota(folders[0], "100000 100000")
     assert machine.cgroup_quota(tmp_path) == 1.0
     assert machine.cores_allowed(tmp_path) == 1
 
 
-def test_the_smallest_quota_on_the_way_to_the_root_counts(tmp_path):
-    folder = own_cgroup_folder(tmp_path, "")
-    (folder / "cpu.max").write_text("700000 100000")
-    (tmp_path / "cpu.max").write_text("300000 100000")
-    expected = 3.0  # the root's: written last where this process is in the root itself
-    assert machine.cgroup_quota(tmp_path) == expected
+@pytest.mark.parametrize(("microseconds", "quota"), [(100000, 1.0), (199999, 1.99999), (25000, 0.25)])
+def test_a_part_of_a_core_is_rounded_down_but_one_is_left(tmp_path, membership, microseconds, quota):
+    membership("0::/job\n")
+    write_v2_quota(tmp_path / "job", f"{microseconds} 100000\n")
+    assert machine.cgroup_quota(tmp_path) == quota
+    assert machine.cores_allowed(tmp_path) == 1
 
 
-def test_a_quota_above_the_root_or_beside_the_way_does_not_count(tmp_path):
-    root = tmp_path / "root"
-    own_cgroup_folder(root, "")
-    (tmp_path / "cpu.max").write_text("100000 100000")
-    (root / "neighbour").mkdir()
-    (root / "neighbour" / "cpu.max").write_text("100000 100000")
-    assert machine.cgroup_quota(root) is None
+@pytest.mark.parametrize("smallest", ["", "slurm", "slurm/job_7", "slurm/job_7/step_0"])
+def test_the_smallest_quota_on_the_way_to_the_root_counts(tmp_path, membership, smallest):
+    membership("0::/slurm/job_7/step_0\n")
+    for folder in ("", "slurm", "slurm/job_7", "slurm/job_7/step_0"):
+        write_v2_quota(tmp_path / folder, "300000 100000" if folder == smallest else "700000 100000")
+    assert machine.cgroup_quota(tmp_path) == 3.0
 
 
-def test_a_generous_quota_does_not_raise_the_number_of_cores(tmp_path):
-    (own_cgroup_folder(tmp_path, "") / "cpu.max").write_text(f"{MANY * 1000} 1000")
-    assert machine.cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
+def test_a_quota_above_the_root_or_beside_the_way_does_not_count(tmp_path, membership):
+    membership("0::/job\n")
+    write_v2_quota(tmp_path, "100000 100000")
+    write_v2_quota(tmp_path / "root" / "neighbour", "100000 100000")
+    write_v2_quota(tmp_path / "root" / "job" / "child", "100000 100000")
+    write_v2_quota(tmp_path / "root" / "job", "max 100000")
+    assert machine.cgroup_quota(tmp_path / "root") is None
+
+
+def test_a_v1_quota_is_read_in_the_hierarchy_of_the_cpu_controller(tmp_path, membership):
+    membership("12:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job\n")
+    write_v1_quota(tmp_path / "cpuset" / "job", 100000, 100000)  # of another controller: means nothing
+    write_v1_quota(tmp_path / "cpu,cpuacct" / "job", 250000, 100000)
+    write_v1_quota(tmp_path / "cpu,cpuacct", -1, 100000)
+    assert machine.cgroup_quota(tmp_path) == 2.5
+
+
+def test_in_a_container_whose_path_is_not_mounted_the_quota_at_the_root_counts(tmp_path, membership):
+    membership("4:cpu,cpuacct:/docker/0123abcd\n0::/docker/0123abcd\n")
+    write_v1_quota(tmp_path / "cpu,cpuacct", 150000, 100000)
+    assert machine.cgroup_quota(tmp_path) == 1.5
+
+
+def test_a_generous_quota_does_not_raise_the_number_of_cores(tmp_path, membership):
+    membership("0::/\n")
+    write_v2_quota(tmp_path, f"{MANY * 1000} 1000")
+    assert machine.cgroup_quota(tmp_path) == MANY
+    assert machine.cores_allowed(tmp_path) == own_cores()
 
 
 def test_the_setting_of_the_threads_wins_over_what_the_machine_has():
@@ -170,7 +196,7 @@ print(json.dumps([torch.get_num_threads(), torch.get_num_interop_threads()]))
 def test_the_peak_of_the_memory_is_at_least_what_is_used_now():
     now, peak = machine.memory_gb(), machine.peak_memory_gb()
     assert 0.001 < now < peak * 1.1  # the two counters are kept by the kernel with some delay
-    assert 0 < machine.memory_available_gb()
+    assert machine.memory_available_gb() > 0
 
 
 @pytest.fixture(scope="module")

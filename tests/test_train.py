@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 
-from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster
 from rlcluster.checkpoint import load_checkpoint
 from rlcluster.config_loading import load_settings
 from rlcluster.loops import LOOPS
+
+from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster
 
 ENDLESS = {"--total-updates": 100_000}
 FIELDS = {

@@ -42,9 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    from rlcluster import machine
-
-    machine.limit_threads(machine.num_threads(settings.hardware.num_threads))
     from rlcluster.console import training_summary
     from rlcluster.train import train
 

@@ -67,15 +67,12 @@ class RunDirectory:
             self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
             self._metrics.flush()
         except OSError as error:
-            raise UserError(
-                f"{self._metrics.name} cannot be written ({error.strerror}); free space and --resume",
-                EXIT_STORAGE,
-            ) from None
+            raise self._not_writable(error) from None
         self._events.add(record)
 
     def save(self, content: dict[str, Any], final: bool = False) -> Path:
         """Writes a checkpoint, then drops the oldest periodic ones."""
-        os.fsync(self._metrics.fileno())  # metrics first: a checkpoint is never ahead of them
+        self._sync_metrics()  # metrics first: a checkpoint is never ahead of them
         name = "final" if final else f"step_{content['learner']['steps_global']}"
         path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
         save_checkpoint(path, content)
@@ -86,6 +83,17 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.path / SUMMARY_FILE, _json(summary))
+
+    def _sync_metrics(self) -> None:
+        try:
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def _not_writable(self, error: OSError) -> UserError:
+        reason = f"{self._metrics.name} cannot be written ({error.strerror})"
+        return UserError(f"{reason}; free space and --resume", EXIT_STORAGE)
 
     def _refuse_existing(self) -> None:
         remedy = "continue it with --resume, or choose another --output-dir"

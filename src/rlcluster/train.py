@@ -28,6 +28,8 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
     from rlcluster.interruption import StopRequest
     from rlcluster.run_directory import SUMMARY_FILE, RunDirectory
 
+    if num_threads > machine.cores_allowed():
+        print(f"warning: {num_threads} threads share {machine.cores_allowed()} cores, which is slower; use fewer")
     network = policy.choose_network(settings.policy, environments.describe(settings.env))
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})

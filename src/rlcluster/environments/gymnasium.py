@@ -72,7 +72,10 @@ class GymnasiumEnvironments(VectorEnvironment):
                     setattr(layer, name, _from_json(value))
 
     def picture(self) -> NDArray[np.uint8]:
-        return np.asarray(self._envs[0].render(), np.uint8)
+        try:
+            return np.asarray(self._envs[0].render(), np.uint8)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"no picture of {self._envs[0]}: {error}") from None
 
     def close(self) -> None:
         for env in self._envs:

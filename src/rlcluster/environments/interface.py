@@ -67,7 +67,7 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def picture(self) -> NDArray[np.uint8]:
-        """[H, W, 3] environment 0 as a person would like to see it."""
+        """[H, W, 3] the first environment as a person would like to see it."""
 
     @abstractmethod
     def close(self) -> None: ...

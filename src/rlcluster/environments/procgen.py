@@ -75,7 +75,7 @@ class ProcgenEnvironments(VectorEnvironment):
 
     def __init__(self, settings: EnvSettings, game: str, indices: Sequence[int], with_pictures: bool) -> None:
         self.indices = list(indices)
-        options = engine_options(settings, game, with_pictures)
+        options = engine_options(settings, game)
         num = len(self.indices)
         engine = _engine()
         self._ffi: Any = engine.ffi
@@ -90,12 +90,14 @@ class ProcgenEnvironments(VectorEnvironment):
             "prev_level_complete": np.zeros(num, np.uint8),
         }
         if with_pictures:
-            self._info["rgb"] = np.zeros((num, PICTURE_SIZE, PICTURE_SIZE, 3), np.uint8)
+            self._info["rgb"] = np.zeros((1, PICTURE_SIZE, PICTURE_SIZE, 3), np.uint8)  # environment 0 alone
         self._never = np.zeros(num, np.bool_)
         self._alive: list[Any] = []  # C memory that the engine refers to
         self._handles = [
-            self._start(k, {**options, "rand_seed": simulator_seed(settings.seed, index)})
-            for k, index in enumerate(self.indices)
+            self._start(
+                k, {**options, "rand_seed": simulator_seed(settings.seed, i), "render_human": with_pictures and k == 0}
+            )
+            for k, i in enumerate(self.indices)
         ]
 
     def step(self, actions: NDArray[np.int64]) -> Step:
@@ -191,8 +193,8 @@ class ProcgenEnvironments(VectorEnvironment):
         return c_options
 
 
-def engine_options(settings: EnvSettings, game: str, with_pictures: bool = False) -> dict[str, Any]:
-    """The engine's options for these settings, but for `rand_seed`; raises a UserError for what it does not have."""
+def engine_options(settings: EnvSettings, game: str) -> dict[str, Any]:
+    """The engine's options for these settings; raises a UserError for a mode that the game does not have."""
     mode = settings.distribution_mode
     supported = GAMES_WITH_MODE.get(mode) or (EXPLORATION_LEVELS if mode == "exploration" else None)
     if supported is not None and game not in supported:
@@ -209,7 +211,6 @@ def engine_options(settings: EnvSettings, game: str, with_pictures: bool = False
         "use_sequential_levels": settings.use_sequential_levels,
         "debug_mode": 0,
         "num_threads": 0,
-        "render_human": with_pictures,
         "resource_root": str(_engine_folder() / "assets") + "/",
         "center_agent": settings.center_agent,
         "use_generated_assets": settings.use_generated_assets,

@@ -30,7 +30,8 @@ BOOTSTRAP_SAMPLES = 10_000
 NOISE_BLOCK = 1024
 WIDTH = 60
 
-OnStep = Callable[[VectorEnvironment, int], None]  # called after each step, with the number of finished episodes
+# Called after each step: the environments, how many episodes are finished, whether the first environment still counts.
+OnStep = Callable[[VectorEnvironment, int, bool], None]
 
 
 class Episodes(NamedTuple):
@@ -125,7 +126,7 @@ def play(
     env: EnvSettings,
     num_episodes: int,
     deterministic: bool = False,
-    on_step: OnStep = lambda _environments, _done: None,
+    on_step: OnStep = lambda _environments, _done, _first_counts: None,
     with_pictures: bool = False,
 ) -> Episodes:
     """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
@@ -143,6 +144,7 @@ def play(
             draws = torch.from_numpy(next(noise)[active])
             chosen = logits.argmax(-1) if deterministic else sample_actions(logits, draws)
             actions[active] = chosen.numpy()
+            first_counts = bool(quota[0] > 0)
             step = vector.step(actions)
             rewards += step.rewards
             lengths += 1
@@ -152,7 +154,7 @@ def play(
                     played[k].append((float(rewards[k]), int(lengths[k]), completed is not None and bool(completed[k])))
                     quota[k] -= 1
                 rewards[k], lengths[k] = 0.0, 0
-            on_step(vector, num_episodes - int(quota.sum()))
+            on_step(vector, num_episodes - int(quota.sum()), first_counts)
     finally:
         vector.close()
     flat = [episode for episodes in played for episode in episodes]
@@ -228,8 +230,8 @@ class Spectators:
         if self._video is not None:
             self._video.close()
 
-    def on_step(self, vector: VectorEnvironment, done: int) -> None:
-        if self.wanted:
+    def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
+        if self.wanted and first_counts:
             picture = vector.picture()
             if self._video is not None:
                 self._video.add(picture)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,9 @@ class VideoFile:
     def add(self, picture: NDArray[np.uint8]) -> None:
         picture = _enlarge(picture)
         if self._writer is None:
-            import imageio_ffmpeg
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # it still imports the deprecated pkg_resources
+                import imageio_ffmpeg
 
             height, width = picture.shape[:2]
             self._writer = imageio_ffmpeg.write_frames(str(self._path), (width, height), fps=FRAMES_PER_SECOND)
@@ -52,6 +56,7 @@ class Screen:
                 "--render: the output is not a terminal, so there is nowhere to show it; use --video FILE.mp4"
             )
         self._started = False
+        self._shown_at = 0.0
 
     def show(self, picture: NDArray[np.uint8]) -> None:
         columns, rows = shutil.get_terminal_size()
@@ -69,6 +74,8 @@ class Screen:
         self._started = True
         sys.stdout.write(start + "\x1b[0m\n".join(lines) + "\x1b[0m\n")
         sys.stdout.flush()
+        time.sleep(max(0.0, self._shown_at + 1 / FRAMES_PER_SECOND - time.perf_counter()))  # no faster than the game
+        self._shown_at = time.perf_counter()
 
 
 def _enlarge(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

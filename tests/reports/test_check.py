@@ -1,0 +1,24 @@
+"""`rlcluster check`: ok here, and a remedy where something is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import rlcluster
+
+
+def test_every_line_is_ok_on_a_sound_machine(tmp_path: Path) -> None:
+    result = rlcluster("check", "--output-dir", tmp_path)
+    assert result.returncode == 0, result.stdout
+    lines = result.stdout.splitlines()
+    names = ("Python", "PyTorch", "Cores", "Memory", "Procgen engine", "Policy", "Write access")
+    assert [line.split(":")[0].split(maxsplit=1) for line in lines[:-1]] == [["ok", name] for name in names]
+    assert "steps/s" in result.stdout
+    assert "samples/s" in result.stdout
+
+
+def test_a_place_that_cannot_be_written_is_named_with_its_remedy(tmp_path: Path) -> None:
+    result = rlcluster("check", "--output-dir", tmp_path / "missing")
+    assert result.returncode == 1
+    assert "FAILED Write access" in result.stdout
+    assert "choose another --output-dir" in result.stdout
