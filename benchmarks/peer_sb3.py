@@ -3,8 +3,9 @@
 Run by peers.py with the Python of .venv-peers and the flags that `rlcluster train` gets too. peers.py also sets
 OMP_NUM_THREADS and its like, before this process imports torch. The first update warms up and is not counted.
 
-What is left to choose is chosen in the peer's favour: no Monitor around the environments, no logger, all Procgen
-environments in one engine with its own threads, pictures transposed by SB3's own wrapper (a view, not a copy).
+Chosen in the peer's favour: no Monitor around the environments, no logger, all Procgen environments in one engine
+with its own threads, pictures transposed by SB3's own wrapper (a view, not a copy). Left as SB3 has it: minibatches
+in one piece, and torch's default memory layout (NCHW); channels-last would make the impala network faster.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def make_model(options: argparse.Namespace, environments: VecEnv) -> PPO:
 
 
 def policy_arguments(network: str) -> dict[str, Any]:
-    """SB3's own defaults for mlp are ours: two towers of 64 tanh units, twice, and Adam's epsilon 1e-5."""
+    """SB3's own defaults for mlp are ours: two towers of two layers of 64 tanh units, and Adam's epsilon 1e-5."""
     if network == "mlp":
         return {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
     extractor = {"impala": ImpalaExtractor, "nature": NatureCNN}[network]

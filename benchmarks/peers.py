@@ -6,6 +6,9 @@ metrics; the peer is peer_sb3.py in an environment of its own, .venv-peers, made
 alternate (ours, peer, ours, peer, ...), each in a process of its own, and the first update of each is not counted.
 The figures are medians over the repeats; `pairs` are the lowest and the highest ratio of neighbours.
 
+`others` is how many cores other processes kept busy meanwhile, at worst. It should be 0.0: where two threads share
+their two cores with a stranger, both sides were seen to run many times slower, and not by the same factor.
+
     .venv/bin/python benchmarks/peers.py --workload all --threads 1,2 --repeats 3
 """
 
@@ -14,12 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import psutil
 
 from rlcluster import machine
 
@@ -61,6 +68,7 @@ class Pair(NamedTuple):
 
     ours: float
     peer: float
+    others: float  # cores that other processes kept busy meanwhile
 
 
 def main() -> None:
@@ -69,7 +77,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     print(f"{machine.cpu_model()}, {machine.cores_allowed()} cores, load {load:.1f}, commit {machine.git_commit()}")
     print(f"peer: {', '.join(PEER_PACKAGES)}; {options.repeats} repeats")
-    print(f"{'workload':10}{'threads':>8}{'ours fps':>11}{'peer fps':>11}{'ratio':>8}{'bar':>6}{'pairs':>15}")
+    columns = f"{'ours fps':>11}{'peer fps':>11}{'ratio':>8}{'bar':>6}{'pairs':>15}{'others':>8}"
+    print(f"{'workload':10}{'threads':>8}{columns}")
     for name in WORKLOADS if options.workload == "all" else (options.workload,):
         for num_threads in options.threads:
             pairs = [measure_pair(name, num_threads) for _ in range(options.repeats)]
@@ -87,7 +96,10 @@ def measure_pair(name: str, num_threads: int) -> Pair:
     workload = WORKLOADS[name]
     run_length = ("--total-updates", str(1 + workload.measured_updates), "--num-threads", str(num_threads))
     flags = (*workload.flags, *MATHEMATICS, *run_length)
-    pair = Pair(_our_fps(flags), _peer_fps(flags, num_threads))
+    start, others_before = time.perf_counter(), _seconds_of_others()
+    ours, peer = _our_fps(flags), _peer_fps(flags, num_threads)
+    others = (_seconds_of_others() - others_before) / (time.perf_counter() - start)
+    pair = Pair(ours, peer, max(0.0, others))
     print(f"{name}, {num_threads} threads: {json.dumps(pair._asdict())}", file=sys.stderr, flush=True)
     return pair
 
@@ -109,6 +121,13 @@ def _peer_fps(flags: tuple[str, ...], num_threads: int) -> float:
     return float(json.loads(last_line)["fps"])
 
 
+def _seconds_of_others() -> float:
+    """CPU seconds that this machine has spent so far, less those of this process and its finished children."""
+    whole = psutil.cpu_times()
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return float(whole.user + whole.nice + whole.system - sum(usage.ru_utime + usage.ru_stime for usage in own))
+
+
 def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
     """The command's output; ends this process with the command's errors if it fails."""
     environment = {**os.environ, **(variables or {})}
@@ -119,12 +138,13 @@ def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
 
 
 def _print_line(name: str, num_threads: int, pairs: list[Pair]) -> None:
-    ours, peer = (median(column) for column in zip(*pairs, strict=True))
+    ours, peer = median(pair.ours for pair in pairs), median(pair.peer for pair in pairs)
     ratios = [pair.ours / pair.peer for pair in pairs]
     bar = WORKLOADS[name].bars.get(num_threads)
     bar_text = "-" if bar is None else f"{bar:.1f}"
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    figures = f"{ours:11,.0f}{peer:11,.0f}{ours / peer:8.2f}{bar_text:>6}{spread:>15}"
+    others = max(pair.others for pair in pairs)
+    figures = f"{ours:11,.0f}{peer:11,.0f}{ours / peer:8.2f}{bar_text:>6}{spread:>15}{others:8.1f}"
     print(f"{name:10}{num_threads:8}{figures}", flush=True)
 
 

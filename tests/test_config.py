@@ -192,6 +192,7 @@ def test_settings_written_as_yaml_load_back_to_the_same(algorithm, data, tmp_pat
     file.write_text(settings.to_yaml(), encoding="utf-8")
     again = load_settings(file=file)
     assert again.to_dict() == settings.to_dict()
+    assert again.training.duration == settings.training.duration  # in seconds, to the last bit
     assert (again.batch_size, again.num_minibatches) == (settings.batch_size, settings.num_minibatches)
     assert again.to_yaml() == settings.to_yaml()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,13 +38,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror or error})") from None
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            path, "holds more than tensors, numbers and text, or is damaged; it is not loaded"
+        ) from None
     except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise CheckpointError(path, f"is not a whole checkpoint ({reason[:120]})") from None
+        raise CheckpointError(path, f"is not a whole checkpoint ({type(error).__name__})") from None
     if not isinstance(loaded, dict) or loaded.get("format") != FORMAT or not isinstance(loaded.get("content"), dict):
         raise CheckpointError(path, "is not a checkpoint of rlcluster")
     content: dict[str, Any] = loaded["content"]
-    if content_hash(content) != loaded.get("sha256"):
+    try:
+        is_whole = content_hash(content) == loaded.get("sha256")
+    except (TypeError, RuntimeError, RecursionError):
+        is_whole = False  # something that we never write
+    if not is_whole:
         raise CheckpointError(path, "is damaged (its content does not match its hash)")
     return content
 
@@ -70,7 +79,8 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(
             f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume",
             EXIT_STORAGE,
@@ -90,7 +100,7 @@ def _canonical(value: object) -> Iterator[bytes | memoryview]:
     elif isinstance(value, torch.Tensor):
         yield f"tensor {value.dtype} {list(value.shape)} ".encode()
         yield value.detach().contiguous().view(-1).view(torch.uint8).numpy().data if value.numel() else b""
-    elif value is None or isinstance(value, bool | int | float | str):
+    elif value is None or type(value) in (bool, int, float, str):  # no subclass: NumPy's would not load again
         yield f"{type(value).__name__} {value!r};".encode()
     else:
         raise TypeError(f"a checkpoint holds tensors, numbers and text, not {type(value).__name__}")

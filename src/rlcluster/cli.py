@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     parser = _parser()
     try:
+        parser.refuse_unknown_flags(sys.argv[1:] if arguments is None else arguments)
         options = parser.parse_args(arguments)
         exit_code: int = options.command(options)
         return exit_code
@@ -65,6 +67,10 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise UserError(f"--resume: {folder} is not a run directory (no config.yaml in it)")
     base = read_file(file)
     old = load_settings(base=base)
+    if options.algorithm not in (None, old.algorithm):
+        raise UserError(
+            f"--resume: {folder} is a run of {old.algorithm}, not of {options.algorithm}; leave {options.algorithm} out"
+        )
     settings = load_settings(options.algorithm, options.mode, options.config, flags, base)
     differences = resume_differences(old, settings)
     if differences:
@@ -91,24 +97,31 @@ def _check(options: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line, with a guess at what was meant."""
+    """Errors in one line, with a guess at what was meant; -1e-3 is a number."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def refuse_unknown_flags(self, arguments: Sequence[str]) -> None:
+        """Before anything else is parsed: else the value of a misspelt flag is taken for a positional argument."""
+        parser = self._subparsers_by_name().get(next(iter(arguments), ""), self)
+        for argument in arguments:
+            name = argument.split("=", 1)[0]
+            if name.startswith("--") and len(name) > 2 and name not in parser._option_string_actions:
+                close = difflib.get_close_matches(name, list(parser._option_string_actions), n=1)
+                guess = f"did you mean {close[0]}?" if close else "see --help"
+                parser.error(f"unknown flag {name}; {guess}")
 
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
-            message += self._guess(unknown.split()[0])
         self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
 
-    def _guess(self, flag: str) -> str:
-        known = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                known += [name for parser in action.choices.values() for name in parser._option_string_actions]
-        close = difflib.get_close_matches(flag.split("=", maxsplit=1)[0], known, n=1)
-        return f"; did you mean {close[0]}?" if close else "; see --help"
+    def _subparsers_by_name(self) -> dict[str, argparse.ArgumentParser]:
+        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(actions[0].choices) if actions else {}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(prog="rlcluster", description=rlcluster.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"rlcluster {rlcluster.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

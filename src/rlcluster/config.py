@@ -6,6 +6,7 @@ number and `no` a truth value. `config_loading` reads them from files and flags.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -23,11 +24,21 @@ ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
 MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
+ALTERNATIVES = (BUDGETS, ("batch_size", "n_minibatches"))  # of each group, the last source that gives one decides
+NULLS = ("null", "~", "")
 DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)
+
+
+def refuse_truth_value(value: object) -> object:
+    """`true` is not the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("should be a number, not a truth value")
+    return value
 
 
 def parse_count(value: object) -> object:
     """1_000_000, "25e6" and 25e6 are whole numbers; 0.5 is not."""
+    value = refuse_truth_value(value)
     if isinstance(value, str):
         try:
             value = int(value)
@@ -54,16 +65,19 @@ def parse_duration(value: object) -> object:
 
 
 def parse_sizes(value: object) -> object:
-    """A list, or text such as "64,64"."""
+    """A list, a number, or text such as "64,64"."""
+    if isinstance(value, int):
+        return [value]
     return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
-Integer = Annotated[int, BeforeValidator(parse_count), Field(ge=-(2**31), lt=2**31)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
+Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
+Number = Annotated[float, BeforeValidator(refuse_truth_value), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
@@ -71,6 +85,11 @@ Duration = Annotated[
     PlainSerializer(lambda seconds: f"{seconds:.17g}s"),
 ]
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(parse_sizes), Field(min_length=1)]
+
+
+def is_null(value: object) -> bool:
+    """True for "not set": null in JSON, and the words for it in YAML and in flags."""
+    return value is None or (isinstance(value, str) and value in NULLS)
 
 
 class Section(BaseModel):
@@ -82,7 +101,7 @@ class Section(BaseModel):
     @classmethod
     def _read_null(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            return {key: None if value in ("null", "~", "") else value for key, value in data.items()}
+            return {key: None if is_null(value) else value for key, value in data.items()}
         return data
 
 
@@ -94,10 +113,10 @@ class EnvSettings(Section):
         description="a Procgen game (coinrun, procgen-coinrun-v0) or the id of a Gymnasium environment",
     )
     num_envs: Count = Field(32, description="environments in total, over all processes (the seeds' default)")
-    seed: Natural = Field(42, description="environment i's randomness depends on (seed, i) alone")
+    seed: Seed = Field(42, description="environment i's randomness depends on (seed, i) alone")
     distribution_mode: DistributionMode = Field("easy", description="difficulty of the levels")
-    num_levels: Natural = Field(200, description="training levels, 0 for all (200: Procgen's easy protocol)")
-    start_level: Natural = Field(0, description="seed of the first training level")
+    num_levels: Level = Field(200, description="training levels, 0 for all (200: Procgen's easy protocol)")
+    start_level: Level = Field(0, description="seed of the first training level")
     use_sequential_levels: bool = Field(False, description="go to the next level at once when one is done")
     center_agent: bool = Field(True, description="the view follows the agent")
     use_backgrounds: bool = Field(True, description="draw backgrounds")
@@ -114,7 +133,9 @@ class TrainingSettings(Section):
     duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")
     total_updates: Count | None = Field(None, description="budget in updates (rollout + learning)")
     n_steps: Count = Field(128, description="steps per environment and rollout [seed]")
-    batch_size: Count | None = Field(None, description="samples per minibatch, all processes (1024) [seed]")
+    batch_size: Count | None = Field(
+        None, description="samples per minibatch, all processes; null: nearest to 1024 [seed]"
+    )
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
     n_epochs: Count = Field(4, description="passes over each rollout [seed]")
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
@@ -133,6 +154,13 @@ class TrainingSettings(Section):
     adam_epsilon: Positive = Field(1e-5, description="Adam's epsilon [tp]")
     rmsprop_decay: Fraction = Field(0.99, description="RMSProp's decay [a2c]")
     rmsprop_epsilon: Positive = Field(1e-5, description="RMSProp's epsilon [a2c]")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_default_budget(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and all(is_null(data.get(budget)) for budget in BUDGETS):
+            return {**data, "total_timesteps": DEFAULT_TOTAL_TIMESTEPS}
+        return data
 
 
 class PolicySettings(Section):
@@ -206,7 +234,15 @@ class Settings(Section):
             return self.rollout_size
         if self.training.n_minibatches is not None:
             return self.rollout_size // self.training.n_minibatches
-        return min(self.training.batch_size or DEFAULT_BATCH_SIZE, self.rollout_size)
+        if self.training.batch_size is not None:
+            return min(self.training.batch_size, self.rollout_size)
+        return min(self.valid_batch_sizes(), key=lambda size: abs(math.log(size / DEFAULT_BATCH_SIZE)))
+
+    def valid_batch_sizes(self) -> list[int]:
+        """num_envs times a divisor of n_steps: every minibatch takes as many steps of each environment."""
+        n_steps = self.training.n_steps
+        small = [d for d in range(1, math.isqrt(n_steps) + 1) if n_steps % d == 0]
+        return [self.env.num_envs * d for d in sorted({*small, *(n_steps // d for d in small)})]
 
     @property
     def num_minibatches(self) -> int:

@@ -18,12 +18,12 @@ from pydantic import ValidationError
 
 from rlcluster.config import (
     ALGORITHM_DEFAULTS,
-    BUDGETS,
+    ALTERNATIVES,
     CHANGEABLE_ON_RESUME,
-    DEFAULT_TOTAL_TIMESTEPS,
     UNUSED,
     USES_MINIBATCHES,
     Settings,
+    is_null,
     setting_fields,
 )
 from rlcluster.errors import UserError
@@ -47,19 +47,13 @@ def load_settings(
 
     Raises a UserError that lists every problem at once.
     """
-    flags = dict(flags or {})
-    given = read_file(file) if file is not None else {}
-    given = _merge(dict(base or {}), given)
-    if any(f"training.{budget}" in flags for budget in BUDGETS) and isinstance(given.get("training"), dict):
-        given["training"] = {key: value for key, value in given["training"].items() if key not in BUDGETS}
-    for key, value in flags.items():
-        section, name = key.split(".")
-        given = _merge(given, {section: {name: value}})
+    given = _override(dict(base or {}), read_file(file) if file is not None else {})
+    given = _override(given, _sections(flags or {}))
     if algorithm is not None:
         given["algorithm"] = algorithm
     if mode is not None:
         given["mode"] = mode
-    given = {key: {} if value is None or value in ("", "null") else value for key, value in given.items()}
+    given = {key: {} if is_null(value) else value for key, value in given.items()}
     chosen = given.get("algorithm", "ppo")
     data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
@@ -75,7 +69,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=yaml.BaseLoader)
+        data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_Loader)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}; give the path of a YAML or JSON file") from None
     except (ValueError, yaml.YAMLError) as error:
@@ -94,16 +88,50 @@ def resume_differences(old: Settings, new: Settings) -> list[str]:
     return [
         f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
         for key in sorted(old_values.keys() | new_values.keys())
-        if key not in CHANGEABLE_ON_RESUME and old_values.get(key) != new_values.get(key)
+        if key not in CHANGEABLE_ON_RESUME
+        and old_values.get(key) != new_values.get(key)
+        and not (key == "policy.network" and new_values[key] is None)  # null means: choose as before
     ]
 
 
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = {**merged[key], **value}
-        else:
+class _Loader(yaml.BaseLoader):
+    """Scalars stay text; a key that stands twice is an error instead of silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """{"env.name": "maze"} as {"env": {"name": "maze"}}."""
+    sections: dict[str, Any] = {}
+    for key, value in flags.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return sections
+
+
+def _override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """The upper source wins; one of a group of alternatives in it replaces the whole group below it."""
+    lower = dict(lower)
+    below, above = lower.get("training"), upper.get("training")
+    if isinstance(below, Mapping) and isinstance(above, Mapping):
+        replaced = {name for group in ALTERNATIVES if any(name in above for name in group) for name in group}
+        lower["training"] = {name: value for name, value in below.items() if name not in replaced}
+    return _merge(lower, upper)
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section. A section that is no section stays as it is, to be reported."""
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = {**below, **value}
+        elif key not in merged or is_null(below) or not isinstance(value, Mapping):
             merged[key] = value
     return merged
 
@@ -130,7 +158,6 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
         except ValidationError:
             return None, problems
         return None, problems + [p for p in _combination_problems(settings) if not p.keys & wrong]
-    settings = _with_default_budget(settings)
     return settings, list(_combination_problems(settings))
 
 
@@ -145,13 +172,6 @@ def _without(data: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if key not in keys}
 
 
-def _with_default_budget(settings: Settings) -> Settings:
-    if any(getattr(settings.training, budget) is not None for budget in BUDGETS):
-        return settings
-    training = settings.training.model_copy(update={"total_timesteps": DEFAULT_TOTAL_TIMESTEPS})
-    return settings.model_copy(update={"training": training})
-
-
 def _field_problem(error: Any) -> Problem:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location[:2])
@@ -159,7 +179,8 @@ def _field_problem(error: Any) -> Problem:
         return Problem(frozenset({key}), f"{key}: unknown setting{_suggestion(location)}")
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    return Problem(frozenset({key}), f"{key}={error['input']}: {message}")
+    value = " ".join(str(error["input"]).split())
+    return Problem(frozenset({key}), f"{key}={value}: {message}")
 
 
 def _suggestion(location: list[str]) -> str:
@@ -189,7 +210,7 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             "give one of them",
         )
         return
-    sizes = valid_batch_sizes(settings)
+    sizes = settings.valid_batch_sizes()
     if training.n_minibatches is not None:
         if training.n_steps % training.n_minibatches:
             choices = _nearest([size // n for n in sizes], training.n_minibatches)
@@ -205,12 +226,6 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             f"training.batch_size={settings.batch_size} {relation} n_steps * num_envs = "
             f"{training.n_steps} * {settings.env.num_envs} = {size}; use {_nearest(sizes, settings.batch_size)}",
         )
-
-
-def valid_batch_sizes(settings: Settings) -> list[int]:
-    """num_envs times a divisor of n_steps: every minibatch takes as many steps of each environment."""
-    n_steps = settings.training.n_steps
-    return [settings.env.num_envs * d for d in range(1, n_steps + 1) if n_steps % d == 0]
 
 
 def _nearest(choices: list[int], wanted: int) -> str:

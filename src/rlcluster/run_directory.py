@@ -15,10 +15,11 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
 from rlcluster.config import Settings
+from rlcluster.config_loading import load_settings
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.event_file import EventFile
@@ -43,10 +44,14 @@ class RunDirectory:
             self._refuse_existing()
         self._make_folders()
         self._lock = self._acquire_lock()
-        if resume:
-            self.restored = newest_checkpoint(self._checkpoints, settings.run_name)
-        write_atomically(self.path / CONFIG_FILE, settings.to_yaml().encode())
-        self._open_logs()
+        try:
+            if resume:
+                self.restored = newest_checkpoint(self._checkpoints, settings.run_name)
+            write_atomically(self.path / CONFIG_FILE, settings.to_yaml().encode())
+            self._open_logs()
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +59,11 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._events.close()
-        os.close(self._lock)
+        try:
+            for file in (self._metrics, self._events):
+                self._close(file, quietly=error is not None)
+        finally:
+            os.close(self._lock)
 
     def write_machine_facts(self, facts: dict[str, Any]) -> None:
         write_atomically(self.path / MACHINE_FILE, _json(facts))
@@ -66,9 +73,9 @@ class RunDirectory:
         try:
             self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
             self._metrics.flush()
+            self._events.add(record)
         except OSError as error:
             raise self._not_writable(error) from None
-        self._events.add(record)
 
     def save(self, content: dict[str, Any], final: bool = False) -> Path:
         """Writes a checkpoint, then drops the oldest periodic ones."""
@@ -88,11 +95,20 @@ class RunDirectory:
         try:
             self._metrics.flush()
             os.fsync(self._metrics.fileno())
+            self._events.flush()
         except OSError as error:
             raise self._not_writable(error) from None
 
+    def _close(self, file: TextIO | EventFile, quietly: bool) -> None:
+        """Closing writes what is still buffered; `quietly` where a first error is already on its way to the user."""
+        try:
+            file.close()
+        except OSError as error:
+            if not quietly:
+                raise self._not_writable(error) from None
+
     def _not_writable(self, error: OSError) -> UserError:
-        reason = f"{self._metrics.name} cannot be written ({error.strerror})"
+        reason = f"{self._logs} cannot be written ({error.strerror})"
         return UserError(f"{reason}; free space and --resume", EXIT_STORAGE)
 
     def _refuse_existing(self) -> None:
@@ -132,8 +148,11 @@ class RunDirectory:
             kept = [line for line in read_metrics(metrics) if line["update"] <= learner["updates"]]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_atomically(metrics, text.encode())
-        self._metrics = metrics.open("a", encoding="utf-8")
-        self._events = EventFile(self._logs, first_step)
+        try:
+            self._metrics: TextIO = metrics.open("a", encoding="utf-8")
+            self._events = EventFile(self._logs, first_step)
+        except OSError as error:
+            raise self._not_writable(error) from None
 
 
 def default_path(settings: Settings) -> Path:
@@ -149,7 +168,7 @@ def checkpoint_folder(settings: Settings, path: Path) -> Path:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics file; a broken last line, as a killed run leaves it, is passed over."""
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             records.append(json.loads(line))
         except ValueError:
@@ -165,7 +184,9 @@ def step_checkpoints(folder: Path, run_name: str) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
-    """The furthest checkpoint that is whole; a damaged one is named on stderr and the one before it is taken."""
+    """The furthest checkpoint that is whole. A damaged one is named on stderr, set aside as `*.damaged`, and the one
+    before it is taken.
+    """
     whole = []
     for path in (folder / f"{run_name}_final.pt", *reversed(step_checkpoints(folder, run_name))):
         if not path.exists():
@@ -174,6 +195,7 @@ def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
             whole.append(load_checkpoint(path))
         except CheckpointError as error:
             print(f"warning: {error}. Falling back to an earlier checkpoint.", file=sys.stderr)
+            path.rename(path.with_name(path.name + ".damaged"))
             continue
         if "_step_" in path.name:
             break  # the others are older
@@ -183,17 +205,18 @@ def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that a path means: the file itself, or the final or else latest one of a run directory."""
+    """The checkpoint file that a path means: the file itself, or the one that a run directory got last."""
     if not path.exists():
         raise UserError(f"--checkpoint {path}: there is no such file or run directory")
     if path.is_file():
         return path
-    files = [file for folder in (path, path / "checkpoints") for file in folder.glob("*.pt")]
-    final = [file for file in files if file.stem.endswith("_final")]
-    periodic = [(int(match[1]), file) for file in files if (match := re.search(r"_step_(\d+)$", file.stem))]
-    if not final and not periodic:
+    folders = [path, path / "checkpoints"]
+    if (path / CONFIG_FILE).is_file():
+        folders.append(checkpoint_folder(load_settings(file=path / CONFIG_FILE), path))
+    files = [file for folder in folders for file in folder.glob("*.pt") if re.search(r"_(final|step_\d+)$", file.stem)]
+    if not files:
         raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
-    return final[0] if final else max(periodic)[1]
+    return max(files, key=lambda file: (file.stat().st_mtime_ns, file.stem.endswith("_final")))
 
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
