@@ -57,7 +57,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "impala": Workload(("--network", "impala", *COINRUN), 2, {1: 1.8, 2: 2.0}),
+    "impala": Workload(("--network", "impala", *COINRUN), 1, {1: 1.8, 2: 2.0}),
     "nature": Workload(("--network", "nature", *COINRUN), 6, {1: 1.6, 2: 1.6}),
     "cartpole": Workload(("--network", "mlp", *CARTPOLE), 20, {1: 1.2, 2: 1.2}),
 }
@@ -111,7 +111,7 @@ def _our_fps(flags: tuple[str, ...]) -> float:
         metrics = Path(folder, "run", "logs", "PPO_Sequential", "metrics.jsonl").read_text()
     first, *rest = [json.loads(line) for line in metrics.splitlines()]
     steps = rest[-1]["steps_global"] - first["steps_global"]
-    return float(steps / sum(record["t_iter"] for record in rest))
+    return float(steps / (rest[-1]["elapsed_seconds"] - first["elapsed_seconds"]))
 
 
 def _peer_fps(flags: tuple[str, ...], num_threads: int) -> float:

@@ -148,7 +148,7 @@ def test_a_setting_without_a_value_is_not_set(load, nothing):
     assert load(f"training:\n  max_grad_norm: {nothing}\n").training.max_grad_norm is None
 
 
-# The YAML blocks of the seeds, word for word, and what they say differently from the defaults.
+# The YAML blocks of the first user guides, word for word, and what they say differently from the defaults.
 SEED_SNIPPETS = {
     "000 sequential": (
         """\
@@ -523,7 +523,10 @@ def test_n_minibatches_is_accepted_if_it_divides_the_steps_and_the_suggested_one
 
 @pytest.mark.timeout(2)
 def test_a_huge_number_of_steps_is_judged_at_once(refusal):
-    assert "batch_size=1000" in refusal("training: {n_steps: 1e15, batch_size: 1000}")
+    assert "training.n_steps=1e15: input should be less than or equal to 1048576" in refusal(
+        "training: {n_steps: 1e15}"
+    )
+    assert "batch_size=1000" in refusal("training: {n_steps: 1048576, batch_size: 1000}")
 
 
 # Resuming

@@ -24,7 +24,7 @@ RECORD = {
 }
 NO_EPISODE = {"episode_reward_recent": None, "episode_reward_recent_std": None}
 
-# The example of seed 002.
+# The block that users know from the first scripts.
 SUMMARY = {
     "duration_seconds": 3600.0,
     "total_timesteps": 5_471_232,

@@ -87,5 +87,5 @@ def test_images_take_impala_and_vectors_mlp_unless_the_user_chooses() -> None:
     assert choose_network(PolicySettings(), PROCGEN) == "impala"
     assert choose_network(PolicySettings(), CARTPOLE) == "mlp"
     assert choose_network(PolicySettings(network="nature"), PROCGEN) == "nature"
-    with pytest.raises(UserError, match="policy.network=impala needs images"):
+    with pytest.raises(UserError, match=r"policy\.network=impala needs images"):
         choose_network(PolicySettings(network="impala"), CARTPOLE)

@@ -356,7 +356,7 @@ def test_the_settings_of_the_resumed_run_are_written_anew(settings_for, folder):
 
 
 def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
-    with pytest.raises(UserError, match=r"metrics.jsonl cannot be written .*; free space and --resume") as caught:  # noqa: SIM117
+    with pytest.raises(UserError, match=r"PPO_Sequential cannot be written .*; free space and --resume") as caught:  # noqa: SIM117
         with RunDirectory(settings_for()) as run, disk_full_after(4000):
             for update in range(1, 200):
                 run.log({**record_at(update), "filler": "x" * 100})
@@ -365,7 +365,7 @@ def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
 
 
 def test_a_disk_that_is_still_full_when_the_run_closes_does_not_hide_the_error(settings_for):
-    with disk_full_after(4000), pytest.raises(UserError, match=r"metrics.jsonl cannot be written"):  # noqa: SIM117
+    with disk_full_after(4000), pytest.raises(UserError, match=r"PPO_Sequential cannot be written"):  # noqa: SIM117
         with RunDirectory(settings_for()) as run:
             for update in range(1, 200):
                 run.log({**record_at(update), "filler": "x" * 100})

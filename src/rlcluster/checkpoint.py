@@ -39,9 +39,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror or error})") from None
     except pickle.UnpicklingError:
-        raise CheckpointError(
-            path, "holds more than tensors, numbers and text, or is damaged; it is not loaded"
-        ) from None
+        raise CheckpointError(path, "is not a whole checkpoint of tensors, numbers and text alone") from None
     except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything
         raise CheckpointError(path, f"is not a whole checkpoint ({type(error).__name__})") from None
     if not isinstance(loaded, dict) or loaded.get("format") != FORMAT or not isinstance(loaded.get("content"), dict):

@@ -72,6 +72,7 @@ def parse_sizes(value: object) -> object:
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
+BoundedCount = Annotated[Count, Field(le=2**20)]
 Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
 Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
 Number = Annotated[float, BeforeValidator(refuse_truth_value), Field(allow_inf_nan=False)]
@@ -112,7 +113,7 @@ class EnvSettings(Section):
         "procgen-coinrun-v0",
         description="a Procgen game (coinrun, procgen-coinrun-v0) or the id of a Gymnasium environment",
     )
-    num_envs: Count = Field(32, description="environments in total, over all processes (the seeds' default)")
+    num_envs: BoundedCount = Field(32, description="environments in total, over all processes [cpu]")
     seed: Seed = Field(42, description="environment i's randomness depends on (seed, i) alone")
     distribution_mode: DistributionMode = Field("easy", description="difficulty of the levels")
     num_levels: Level = Field(200, description="training levels, 0 for all (200: Procgen's easy protocol)")
@@ -127,17 +128,17 @@ class EnvSettings(Section):
 
 
 class TrainingSettings(Section):
-    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [seed] the seeds' default."""
+    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [cpu] this suite's first configuration."""
 
     total_timesteps: Count | None = Field(None, description="budget in environment steps (25e6 if none is set)")
     duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")
     total_updates: Count | None = Field(None, description="budget in updates (rollout + learning)")
-    n_steps: Count = Field(128, description="steps per environment and rollout [seed]")
+    n_steps: BoundedCount = Field(128, description="steps per environment and rollout [cpu]")
     batch_size: Count | None = Field(
-        None, description="samples per minibatch, all processes; null: nearest to 1024 [seed]"
+        None, description="samples per minibatch, all processes; null: nearest to 1024 [cpu]"
     )
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
-    n_epochs: Count = Field(4, description="passes over each rollout [seed]")
+    n_epochs: Count = Field(4, description="passes over each rollout [cpu]")
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
     anneal_learning_rate: bool = Field(False, description="linearly to 0 over the budget")
     gamma: Fraction = Field(0.999, description="discount per step [tp]")

@@ -1,0 +1,58 @@
+"""What a person sees on a real (pseudo) terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import CARTPOLE, COINRUN, command, flags
+
+
+def on_a_terminal(*arguments: str | Path) -> str:
+    """Runs the command with its output on a terminal of its own; returns all that it wrote there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    process = subprocess.Popen(command(*arguments), stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the terminal is closed when the process ends
+            break
+        if not part:
+            break
+        written += part
+    os.close(ours)
+    assert process.wait() == 0, written.decode()
+    return written.decode()
+
+
+def test_a_live_bar_shows_progress_speed_reward_and_remaining_time(tmp_path: Path) -> None:
+    options = {**CARTPOLE, "--n-minibatches": 2, "--total-updates": 20}
+    text = on_a_terminal("train", "ppo", "--output-dir", tmp_path / "run", *flags(options))
+    for part in (
+        "Training",
+        "100%",
+        "Update 20 | Step 2,560 | FPS: ",
+        "Reward: ",
+        " ± ",
+        "ETA: 0:00:00",
+        "TRAINING SUMMARY",
+    ):
+        assert part in text
+    assert "\x1b[" in text
+
+
+@pytest.mark.slow
+def test_rendering_draws_the_game_in_the_terminal(tmp_path: Path) -> None:
+    options = {**COINRUN, "--n-minibatches": 2, "--total-updates": 1}
+    on_a_terminal("train", "ppo", "--output-dir", tmp_path / "run", *flags(options))
+    text = on_a_terminal("evaluate", "--checkpoint", tmp_path / "run", "--num-episodes", "1", "--render")
+    assert text.count("▀") > 1000
+    assert "\x1b[38;2;" in text
+    assert "Evaluation Results" in text
