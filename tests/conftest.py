@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,17 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     (file,) = run.glob("logs/*/metrics.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
     return [{k: v for k, v in record.items() if k not in timing and not k.startswith("t_")} for record in records]
+
+
+@contextmanager
+def disk_full_after(num_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond `num_bytes`; Python ignores the signal that goes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 import hashlib
 import os
 import pickle
-import resource
-from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -24,6 +22,8 @@ from rlcluster.checkpoint import (
     write_atomically,
 )
 from rlcluster.errors import EXIT_STORAGE, UserError
+
+from conftest import disk_full_after
 
 CONTENT = {
     "learner": {
@@ -74,17 +74,6 @@ def assert_same(left: object, right: object) -> None:
     else:
         assert type(left) is type(right)
         assert left == right
-
-
-@contextmanager
-def disk_full_after(num_bytes: int):
-    """No file of this process can grow beyond `num_bytes`; Python ignores the signal that goes with it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # There and back

@@ -20,7 +20,7 @@ from rlcluster.config_loading import load_settings
 from rlcluster.errors import UserError
 
 
-def test_the_defaults_are_those_of_the_seeds():
+def test_the_defaults_are_those_of_the_first_configuration():
     settings = load_settings()
     assert (settings.algorithm, settings.mode) == ("ppo", "sequential")
     assert (settings.env.name, settings.env.num_envs, settings.env.seed) == ("procgen-coinrun-v0", 32, 42)
@@ -90,7 +90,7 @@ def test_a2c_learns_once_from_the_whole_rollout():
         ("a2c", "distributed", "a2c_distributed", "A2C_Distributed"),
     ],
 )
-def test_files_and_logs_are_named_as_in_the_seeds(algorithm, mode, run_name, log_name):
+def test_files_and_logs_are_named_as_the_guides_say(algorithm, mode, run_name, log_name):
     settings = Settings(algorithm=algorithm, mode=mode)
     assert settings.run_name == run_name
     assert settings.log_name == log_name

@@ -249,7 +249,7 @@ training:
 
 
 @pytest.mark.parametrize("name", SEED_SNIPPETS)
-def test_every_yaml_block_of_the_seeds_loads_unchanged(load, name):
+def test_every_yaml_block_of_the_first_guides_loads_unchanged(load, name):
     text, differences = SEED_SNIPPETS[name]
     expected = load_settings().to_dict()
     for section, values in differences.items():

@@ -108,7 +108,7 @@ def test_a_time_is_shown_in_hours_minutes_and_seconds(seconds, text):
     assert clock_text(seconds) == text
 
 
-def test_the_summary_has_the_shape_of_the_seeds():
+def test_the_summary_has_the_shape_that_users_know():
     assert training_summary(SUMMARY, "./benchmarks/sequential_1h") == SUMMARY_TEXT
 
 

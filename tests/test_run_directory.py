@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,8 @@ from rlcluster.run_directory import (
     read_metrics,
     step_checkpoints,
 )
+
+from conftest import disk_full_after
 
 STEPS_PER_UPDATE = 128
 
@@ -71,21 +71,10 @@ def damage(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-50])
 
 
-@contextmanager
-def disk_full_after(num_bytes: int):
-    """No file of this process can grow beyond `num_bytes`; Python ignores the signal that goes with it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 # Layout
 
 
-def test_a_run_has_the_layout_of_the_seeds(settings_for, folder):
+def test_a_run_has_the_promised_layout(settings_for, folder):
     with RunDirectory(settings_for()) as run:
         run.write_machine_facts({"cpu_model": "test"})
         run.log(record_at(1))

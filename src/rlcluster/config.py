@@ -128,7 +128,7 @@ class EnvSettings(Section):
 
 
 class TrainingSettings(Section):
-    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [cpu] this suite's first configuration."""
+    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [cpu] our first configuration."""
 
     total_timesteps: Count | None = Field(None, description="budget in environment steps (25e6 if none is set)")
     duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")

@@ -149,6 +149,8 @@ def test_an_environment_that_does_not_fit_the_policy_is_refused(coinrun: Path, c
 
 
 def test_cartpole_has_no_levels(cartpole: Path) -> None:
-    result = rlcluster("evaluate", "--checkpoint", cartpole, "--num-episodes", "5", "--deterministic")
+    options = ("--num-episodes", "5", "--deterministic", "--levels", "both")
+    result = rlcluster("evaluate", "--checkpoint", cartpole, *options)
     assert result.returncode == 0, result.stderr
+    assert result.stdout.count("Evaluation Results") == 1
     assert "Levels" not in result.stdout

@@ -64,7 +64,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     print(f"Checkpoint: {path}\n")
     print(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n", flush=True)
     results = {}
-    for levels in ("train", "test") if options.levels == "both" else (options.levels,):
+    for levels in _chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
         with Spectators(options.num_episodes, options.render, _video_path(options, levels)) as spectators:
             episodes = play(
@@ -252,6 +252,13 @@ def _noise(seed: int, indices: range) -> Any:
     streams = [generator(seed, Purpose.EVALUATION, i) for i in indices]
     while True:
         yield from np.stack([stream.random(NOISE_BLOCK) for stream in streams], 1)
+
+
+def _chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
+    """Environments without levels are played once."""
+    if procgen_game(env.name) is None:
+        return ("test",)
+    return ("train", "test") if choice == "both" else (choice,)
 
 
 def _video_path(options: argparse.Namespace, levels: str) -> Path | None:
