@@ -13,7 +13,7 @@ from rlcluster.clock import PhaseTimer
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings, setting_fields
 from rlcluster.config_loading import load_settings
-from rlcluster.learner import Learner, LearnReport, NotFiniteError, _explained_variance, _flatten
+from rlcluster.learner import Learner, LearnReport, NotFiniteError, _flatten, explained_variance
 from rlcluster.policy import make_policy
 from rlcluster.rollout import Rollout
 
@@ -200,8 +200,8 @@ def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
     assert (other.updates, other.steps_global) == (2, 128)
 
 
-def test_explained_variance_by_hand() -> None:
+def testexplained_variance_by_hand() -> None:
     """Returns 1 and 3 (variance 1), errors of the value 0 and 1 (variance 1/4)."""
-    assert _explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
-    assert _explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0
-    assert _explained_variance(torch.tensor([1, 1, 2, 2]), 2) is None
+    assert explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
+    assert explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0
+    assert explained_variance(torch.tensor([1, 1, 2, 2]), 2) is None

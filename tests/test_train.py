@@ -198,7 +198,7 @@ def test_an_environment_without_a_state_begins_new_episodes_on_resume_and_says_s
     assert first.returncode == 0, first.stderr
     second = rlcluster("train", "--resume", "--output-dir", run, "--total-updates", "4", env=environment)
     assert second.returncode == 0, second.stderr
-    assert "opaque:Opaque-v0 cannot save its state: new episodes begin" in second.stdout
+    assert "opaque:Opaque-v0 cannot save its state: new episodes begin" in second.stderr
     assert [record["update"] for record in metrics(run)] == [1, 2, 3, 4]
 
 

@@ -30,6 +30,7 @@ class Actor:
         """The rollout of one update. It is overwritten by the next one."""
         rollout = self._rollout
         noise = self._action_noise(update)
+        terminated = torch.zeros_like(rollout.dones)  # [T, N]
         final_observations: dict[tuple[int, int], Any] = {}
         for t in range(rollout.n_steps):
             rollout.observations[t] = torch.from_numpy(self.environments.observations)
@@ -39,11 +40,11 @@ class Actor:
             rollout.actions[t], rollout.log_probs[t] = actions, log_probs
             step = self.environments.step(actions.numpy())
             rollout.rewards[t] = torch.from_numpy(step.rewards)
-            rollout.next_values[t] = torch.from_numpy(step.terminated)  # marks the zeros of _set_next_values
+            terminated[t] = torch.from_numpy(step.terminated)
             rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
             self._count_episodes(t, step)
             final_observations.update({(t, k): last for k, last in step.final_observations.items()})
-        self._set_next_values(policy, final_observations)
+        self._set_next_values(policy, terminated, final_observations)
         return rollout
 
     def finished_episodes(self) -> Tensor:
@@ -87,10 +88,11 @@ class Actor:
             self._episode_rewards[k] = 0.0
             self._episode_lengths[k] = 0
 
-    def _set_next_values(self, policy: ActorCritic, final_observations: dict[tuple[int, int], Any]) -> None:
-        """V of the state after each step; `next_values` comes in holding 1 where the episode terminated."""
+    def _set_next_values(
+        self, policy: ActorCritic, terminated: Tensor, final_observations: dict[tuple[int, int], Any]
+    ) -> None:
+        """V of the state after each step: 0 where the episode terminated, of the true last state where truncated."""
         rollout = self._rollout
-        terminated = rollout.next_values.bool()
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.next_values[-1] = policy(torch.from_numpy(self.environments.observations)).values
         rollout.next_values[terminated] = 0.0

@@ -19,10 +19,11 @@ FORMAT = "rlcluster checkpoint 1"
 
 
 class CheckpointError(UserError):
-    """A file that is not a whole checkpoint of ours."""
+    """A file that is not a whole checkpoint of ours, or that cannot be read now."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: Path, reason: str, is_damaged: bool = True) -> None:
         super().__init__(f"{path}: {reason}; give another checkpoint of the run")
+        self.is_damaged = is_damaged
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -37,7 +38,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise CheckpointError(path, f"cannot be read ({error.strerror or error})") from None
+        raise CheckpointError(path, f"cannot be read ({error.strerror or error})", is_damaged=False) from None
+    except MemoryError:
+        raise CheckpointError(path, "does not fit into memory", is_damaged=False) from None
     except pickle.UnpicklingError:
         raise CheckpointError(path, "is not a whole checkpoint of tensors, numbers and text alone") from None
     except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything

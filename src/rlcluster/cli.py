@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import rlcluster
-from rlcluster.config import ALGORITHM_NAMES, MODE_NAMES, SettingField, Settings, setting_fields
+from rlcluster.config import (
+    ALGORITHM_DEFAULTS,
+    ALGORITHM_NAMES,
+    CONFIG_FILE,
+    MODE_NAMES,
+    SettingField,
+    Settings,
+    budgets,
+    setting_fields,
+)
 from rlcluster.config_loading import load_settings, read_file, resume_differences
 from rlcluster.errors import EXIT_USAGE, UserError
 
@@ -48,11 +58,14 @@ def _train(options: argparse.Namespace) -> int:
     from rlcluster.train import train
 
     result = train(settings, resume=options.resume)
-    print(training_summary(result.summary, str(result.run)))
-    if result.signal_number is None:
-        return 0
-    print(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
-    return 128 + result.signal_number
+    lines = [training_summary(result.summary, str(result.run))]
+    if result.signal_number is not None:
+        lines.append(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:  # nobody reads any more; the run is saved and its exit code stands
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0 if result.signal_number is None else 128 + result.signal_number
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -62,9 +75,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     folder = flags.get("output.output_dir")
     if folder is None:
         raise UserError("--resume: give the run to continue with --output-dir DIR")
-    file = Path(folder) / "config.yaml"
+    file = Path(folder) / CONFIG_FILE
     if not file.is_file():
-        raise UserError(f"--resume: {folder} is not a run directory (no config.yaml in it)")
+        raise UserError(f"--resume: {folder} is not a run directory (no {CONFIG_FILE} in it)")
     base = read_file(file)
     old = load_settings(base=base)
     if options.algorithm not in (None, old.algorithm):
@@ -75,6 +88,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     differences = resume_differences(old, settings)
     if differences:
         raise UserError("--resume: a run keeps its settings, leave these out: " + "; ".join(differences))
+    if settings.training.anneal_learning_rate and budgets(settings) != budgets(old):
+        print("warning: another budget stretches the annealed learning rate from here on", file=sys.stderr)
     return settings
 
 
@@ -156,7 +171,12 @@ def _add_flag(group: Any, field: SettingField) -> None:
     """A flag for one setting. Its value stays text: the settings convert it by declared type."""
     names = FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
     default = "null" if field.info.default is None else field.info.default
-    text = f"{field.info.description} (default: {default})".replace("%", "%%")
+    others = [
+        f"; {algorithm}: {sections[field.section][field.name]}"
+        for algorithm, sections in ALGORITHM_DEFAULTS.items()
+        if field.name in sections.get(field.section, {})
+    ]
+    text = f"{field.info.description} (default: {default}{''.join(others)})".replace("%", "%%")
     if field.info.annotation is bool:
         group.add_argument(*names, dest=field.key, nargs="?", const="true", metavar="true|false", help=text)
     else:
@@ -175,7 +195,7 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument(
         "--levels", choices=("test", "train", "both"), default="test", help="unseen levels or training levels"
     )
-    parser.add_argument("--seed", type=_natural, default=0, help="seed of the levels and of the actions (0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of the levels and of the actions (0)")
     parser.add_argument("--render", action="store_true", help="show the first environment in the terminal")
     parser.add_argument("--video", metavar="FILE.mp4", help="write a video of the first environment")
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
@@ -193,6 +213,13 @@ def _positive(text: str) -> int:
     number = _natural(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} should be at least 1")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = _natural(text)
+    if number >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text} should be below 2**63")
     return number
 
 

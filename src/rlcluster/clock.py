@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlcluster.config import TrainingSettings
+from rlcluster.config import BUDGETS, TrainingSettings
 
 
 class Stopwatch:
@@ -23,7 +23,7 @@ class Budget:
     """What a run may spend: environment steps, seconds or updates. The first one that is used up ends the run."""
 
     def __init__(self, training: TrainingSettings) -> None:
-        self._limits = (training.total_timesteps, training.duration, training.total_updates)
+        self._limits: tuple[float | None, ...] = tuple(getattr(training, budget) for budget in BUDGETS)
 
     def progress(self, steps: int, seconds: float, updates: int) -> float:
         """Share of the budget that is spent, from 0 to 1."""

@@ -14,11 +14,6 @@ class Ranks:
     rank = 0
     world_size = 1
 
-    @property
-    def is_first(self) -> bool:
-        """True for the rank that writes the run directory and speaks to the user."""
-        return self.rank == 0
-
     def share_of(self, count: int) -> range:
         """The part of 0..count-1 that this rank owns: contiguous, and as even as possible."""
         return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)

@@ -25,6 +25,7 @@ MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
 ALTERNATIVES = (BUDGETS, ("batch_size", "n_minibatches"))  # of each group, the last source that gives one decides
+CONFIG_FILE = "config.yaml"  # the settings in a run directory
 NULLS = ("null", "~", "")
 DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)
 
@@ -309,17 +310,21 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
-# Settings that a resumed run may change: they touch speed, length and storage, not what is computed.
+# Settings that a resumed run may change: speed, length and storage (with an annealed learning rate, its length
+# decides the rate; the command line then warns).
 CHANGEABLE_ON_RESUME = {
     *(f"training.{budget}" for budget in BUDGETS),
     "hardware.num_threads",
     "output.output_dir",
-    "output.checkpoint_dir",
-    "output.log_dir",
     "output.checkpoint_seconds",
     "output.checkpoint_updates",
     "output.keep_checkpoints",
 }
+
+
+def budgets(settings: Settings) -> tuple[float | None, ...]:
+    """The limits of a run: steps, seconds, updates."""
+    return tuple(getattr(settings.training, budget) for budget in BUDGETS)
 
 
 class SettingField(NamedTuple):

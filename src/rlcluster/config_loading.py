@@ -57,7 +57,7 @@ def load_settings(
     chosen = given.get("algorithm", "ppo")
     data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
-    problems += _unused_settings(given, chosen)
+    problems += _unused_settings(given, chosen) + _unused_flags(flags or {}, given.get("mode", "sequential"))
     if problems:
         raise UserError(_list_problems(problems))
     assert settings is not None
@@ -184,12 +184,10 @@ def _field_problem(error: Any) -> Problem:
 
 
 def _suggestion(location: list[str]) -> str:
-    if len(location) == 1:
-        known = list(Settings.model_fields)
-        everywhere = {field.name: field.key for field in setting_fields()}
-    else:
+    everywhere = {field.name: field.key for field in setting_fields()}
+    known = list(Settings.model_fields)
+    if len(location) > 1:
         known = [field.name for field in setting_fields() if field.section == location[0]]
-        everywhere = {field.name: field.key for field in setting_fields()}
     if location[-1] in everywhere:
         return f"; did you mean {everywhere[location[-1]]}?"
     close = difflib.get_close_matches(location[-1], known, n=1)
@@ -244,6 +242,16 @@ def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Proble
         )
         for key in UNUSED[str(algorithm)]
         if key in training
+    ]
+
+
+def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
+    """Flags of another mode. In a file such a section may stand: the file can serve several modes."""
+    sections = {"parallel": "parallel", "cluster": "distributed"}
+    return [
+        Problem(frozenset({key}), f"{key}={value} has no effect in mode {mode}; remove it")
+        for key, value in flags.items()
+        if sections.get(key.split(".")[0], mode) != mode
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -44,15 +45,20 @@ class PlainReporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._pending is not None:
-            print(self._pending, file=self._stream, flush=True)
+        self._print_pending()
 
     def update(self, record: dict[str, Any], progress: float) -> None:
         self._pending = f"{progress:4.0%} | {update_line(record)} | ETA: {self._eta.text(progress)}"
         if time.perf_counter() - self._printed_at >= PLAIN_LINE_SECONDS:
-            print(self._pending, file=self._stream, flush=True)
-            self._printed_at = time.perf_counter()
-            self._pending = None
+            self._print_pending()
+
+    def _print_pending(self) -> None:
+        """A reader that has gone away (`| tee` after Ctrl-C) must not keep the run from saving."""
+        if self._pending is not None:
+            with contextlib.suppress(OSError):
+                print(self._pending, file=self._stream, flush=True)
+        self._printed_at = time.perf_counter()
+        self._pending = None
 
 
 class LiveReporter:

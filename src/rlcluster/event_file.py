@@ -13,6 +13,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 FLUSH_SECONDS = 10
 
 TAGS = {
+    "update": "progress/update",
+    "world_size": "progress/world_size",
+    "elapsed_seconds": "progress/elapsed_seconds",
     "fps": "speed/fps",
     "t_iter": "speed/t_iter",
     "t_rollout": "speed/t_rollout",
@@ -30,6 +33,7 @@ TAGS = {
     "episode_reward_mean": "episodes/reward_mean",
     "episode_reward_std": "episodes/reward_std",
     "episode_reward_recent": "episodes/reward_mean_last_100",
+    "episode_reward_recent_std": "episodes/reward_std_last_100",
     "episode_length_mean": "episodes/length_mean",
     "episode_count": "episodes/count",
     "memory_gb": "memory/current_gb",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -39,4 +40,5 @@ class StopRequest:
             os._exit(128 + number)
         self.signal_number = number
         message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Once more to leave at once.\n"
-        os.write(sys.stderr.fileno(), message.encode())
+        with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
+            os.write(sys.stderr.fileno(), message.encode())

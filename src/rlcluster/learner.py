@@ -28,6 +28,9 @@ from rlcluster.rollout import Rollout
 
 CHUNK_SIZES = {"impala": 64, "nature": 256, "mlp": 4096}  # samples whose activations fit the caches, measured
 
+# What is summed over samples and minibatches, and then over ranks.
+SUM_NAMES = (*LossSums._fields, "samples")
+
 LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
 
 
@@ -96,17 +99,20 @@ class Learner:
             group["lr"] = learning_rate
         targets = self._targets(rollout)
         samples = _flatten(rollout, targets)
-        sums = torch.zeros(len(LossSums._fields) + 2, dtype=torch.float64)  # ..., samples, gradient norm
-        num_steps = 0
+        sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
+        grad_norms: list[float] = []
         for epoch in range(self._settings.n_epochs):
-            epoch_sums = self._learn_epoch(rollout, samples, epoch)
+            epoch_sums = self._learn_epoch(rollout, samples, epoch, grad_norms)
             sums += epoch_sums
-            num_steps += self._settings.num_minibatches
-            if self._training.target_kl is not None and self._mean_kl(epoch_sums) > self._training.target_kl:
+            target_kl = self._training.target_kl
+            if target_kl is not None and self._means(epoch_sums.clone())["approx_kl"] > target_kl:
                 break
         self.updates += 1
         self.steps_global += self._settings.rollout_size
-        return self._report(sums, num_steps, rollout, targets, learning_rate)
+        means = self._means(sums)
+        explained = self._explained_variance(rollout, targets)
+        grad_norm = sum(grad_norms) / len(grad_norms)
+        return LearnReport(**means, explained_variance=explained, grad_norm=grad_norm, learning_rate=learning_rate)
 
     def state(self) -> dict[str, Any]:
         """Everything that a continued run needs, as tensors and numbers."""
@@ -129,6 +135,10 @@ class Learner:
         self.updates = state["updates"]
         self.steps_global = state["steps_global"]
 
+    def forget_episodes(self) -> None:
+        """The environments begin new episodes: what was kept of the broken-off ones is void."""
+        self._normalizer.forget_episodes()
+
     def _targets(self, rollout: Rollout) -> Targets:
         rewards = rollout.rewards
         if self._training.normalize_rewards:
@@ -136,37 +146,39 @@ class Learner:
         training = self._training
         return gae(rewards, rollout.values, rollout.next_values, rollout.dones, training.gamma, training.gae_lambda)
 
-    def _learn_epoch(self, rollout: Rollout, samples: Samples, epoch: int) -> Tensor:
-        """One pass over the rollout; the sums of the losses, the number of samples, the sum of gradient norms."""
+    def _learn_epoch(self, rollout: Rollout, samples: Samples, epoch: int, grad_norms: list[float]) -> Tensor:
+        """One pass over the rollout, an optimiser's step per minibatch; returns this rank's sums (SUM_NAMES)."""
         minibatches = self._minibatches(epoch)
         statistics = self._advantage_statistics(samples.advantages, minibatches)
-        sums = torch.zeros(len(LossSums._fields) + 2, dtype=torch.float64)
+        sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
         for indices, (mean, std) in zip(minibatches, statistics, strict=True):
             minibatch = Samples(*(column[indices] for column in samples))
             minibatch = minibatch._replace(advantages=(minibatch.advantages - mean) / std)
-            loss_sums = self.compute_gradients(rollout, indices, minibatch)
-            grad_norm = self.apply_gradients(loss_sums[0].item() / len(indices))
-            sums += torch.cat([loss_sums, torch.tensor([len(indices), grad_norm], dtype=torch.float64)])
+            sums += self.compute_gradients(rollout, indices, minibatch)
+            grad_norms.append(self.apply_gradients())
         return sums
 
     def compute_gradients(self, rollout: Rollout, indices: Tensor, minibatch: Samples) -> Tensor:
-        """Fills the flat gradient with this rank's part of the global mean; returns the sums of the losses."""
+        """Fills the flat gradient with this rank's part of the global mean; returns its sums (SUM_NAMES)."""
         observations = rollout.observations.flatten(0, 1)
-        self._flat.gradients.zero_()
-        sums = torch.zeros(len(LossSums._fields), dtype=torch.float64)
+        self._flat.exchanged.zero_()
+        sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
         for start in range(0, len(indices), self._chunk_size):
             part = slice(start, start + self._chunk_size)
             output = self.policy(observations[indices[part]])
             losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
-            (losses.loss / self._settings.batch_size).backward()  # type: ignore[no-untyped-call]
-            sums += torch.stack([value.detach().double() for value in losses])
+            mean = losses.loss / self._settings.batch_size
+            mean.backward()  # type: ignore[no-untyped-call]
+            self._flat.loss += mean.detach()
+            sums[:-1] += torch.stack([value.detach().double() for value in losses])
+        sums[-1] = len(indices)
         return sums
 
-    def apply_gradients(self, loss: float) -> float:
+    def apply_gradients(self) -> float:
         """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""
         with self._timer("sync"):
-            self._ranks.sum_(self._flat.gradients)
-        grad_norm = float(self._flat.gradients.norm())
+            self._ranks.sum_(self._flat.exchanged)
+        loss, grad_norm = float(self._flat.loss), float(self._flat.gradients.norm())
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise NotFiniteError(
                 f"update {self.updates + 1}: the loss is {loss} and the gradient's norm {grad_norm}; stopped before "
@@ -205,34 +217,32 @@ class Learner:
             self._ranks.sum_(sums)
         return (_mean_and_std(*row) for row in sums.tolist())
 
-    def _mean_kl(self, epoch_sums: Tensor) -> float:
+    def _means(self, sums: Tensor) -> dict[str, float]:
+        """The losses per sample over all ranks. Takes `sums` over."""
         with self._timer("sync"):
-            total = self._ranks.sum_(epoch_sums.clone())
-        return float(total[LossSums._fields.index("approx_kl")] / total[-2])
+            *totals, num_samples = self._ranks.sum_(sums).tolist()
+        return {name: total / num_samples for name, total in zip(LossSums._fields, totals, strict=True)}
 
-    def _report(
-        self, sums: Tensor, num_steps: int, rollout: Rollout, targets: Targets, learning_rate: float
-    ) -> LearnReport:
-        grad_norm = sums[-1].item() / num_steps  # the same on every rank
+    def _explained_variance(self, rollout: Rollout, targets: Targets) -> float | None:
         errors, returns = (targets.returns - rollout.values).double(), targets.returns.double()
         spread = torch.stack([errors.sum(), errors.square().sum(), returns.sum(), returns.square().sum()])
         with self._timer("sync"):
-            total = self._ranks.sum_(torch.cat([sums, spread]))
-        num_losses = len(LossSums._fields)
-        means = (total[:num_losses] / total[num_losses]).tolist()
-        losses: dict[str, float] = dict(zip(LossSums._fields, means, strict=True))
-        explained = _explained_variance(total[num_losses + 2 :], self._settings.rollout_size)
-        return LearnReport(**losses, explained_variance=explained, grad_norm=grad_norm, learning_rate=learning_rate)
+            self._ranks.sum_(spread)
+        return explained_variance(spread, self._settings.rollout_size)
 
 
 class FlatParameters:
-    """The parameters of a module and their gradients as two flat buffers; the module's tensors become views."""
+    """The parameters of a module and their gradients as two flat buffers; the module's tensors become views.
+
+    The loss travels with the gradients, so that all ranks see the same one: `exchanged` holds both.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         tensors = list(module.parameters())
         size = sum(tensor.numel() for tensor in tensors)
         self.parameters = nn.Parameter(torch.empty(size))
-        self.gradients = torch.zeros(size)
+        self.exchanged = torch.zeros(size + 1)
+        self.gradients, self.loss = self.exchanged[:size], self.exchanged[size:]
         self.parameters.grad = self.gradients
         start = 0
         for tensor in tensors:
@@ -259,7 +269,7 @@ def _mean_and_std(count: float, total: float, squares: float) -> tuple[float, fl
     return mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8
 
 
-def _explained_variance(spread: Tensor, count: int) -> float | None:
+def explained_variance(spread: Tensor, count: int) -> float | None:
     """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 is no better than a constant."""
     error_sum, error_squares, return_sum, return_squares = (float(value) for value in spread)
     variance = return_squares / count - (return_sum / count) ** 2

@@ -5,6 +5,7 @@ Heavy libraries are not imported here at module level: the thread settings must 
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import resource
@@ -77,15 +78,26 @@ def memory_gb() -> float:
 
 def peak_memory_gb() -> float:
     """Largest resident memory of this process so far, in GB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count what the process that started us held before exec
+        kilobytes = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(kilobytes) * 1024 / BYTES_PER_GB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     unit = 1 if sys.platform == "darwin" else 1024
     return peak * unit / BYTES_PER_GB
 
 
-def memory_available_gb() -> float:
+def memory_available_gb(cgroup_root: Path = CGROUP_ROOT) -> float:
+    """What the machine has free, or less where the cgroup allows less."""
     import psutil
 
-    return float(psutil.virtual_memory().available) / BYTES_PER_GB
+    free = [float(psutil.virtual_memory().available)]
+    for folder in _own_cgroups(cgroup_root):
+        try:
+            free.append(int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()))
+        except (OSError, ValueError):
+            continue  # no limit here ("max"), or no such file
+    return max(0.0, min(free)) / BYTES_PER_GB
 
 
 def facts(num_threads: int) -> dict[str, Any]:
@@ -111,9 +123,17 @@ def facts(num_threads: int) -> dict[str, Any]:
             "torch": torch.__version__,
             "numpy": numpy.__version__,
             "gymnasium": gymnasium.__version__,
+            "procgen-mirror": _version("procgen-mirror"),
         },
         "git_commit": git_commit(),
     }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_model() -> str:

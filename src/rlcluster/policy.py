@@ -57,6 +57,8 @@ class MlpTrunk(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         inputs = observations.flatten(1).float()
+        if observations.dtype == torch.uint8:
+            inputs.mul_(1 / 255)
         return self.policy_tower(inputs), self.value_tower(inputs)
 
     @staticmethod
@@ -155,6 +157,8 @@ def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
             f"policy.network={settings.network} needs images, and the observations have shape "
             f"{list(spec.observation_shape)} and type {spec.observation_dtype}; use mlp"
         )
+    if settings.network == "nature":
+        _nature_output(min(spec.observation_shape[:2]))
     return settings.network
 
 

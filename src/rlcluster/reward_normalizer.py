@@ -34,6 +34,9 @@ class RewardNormalizer:
         count, total, squares = self._moments.tolist()
         return float((max(0.0, squares / count - (total / count) ** 2) + EPSILON) ** 0.5)
 
+    def forget_episodes(self) -> None:
+        self._returns.zero_()
+
     def state(self) -> dict[str, Any]:
         return {"returns": self._returns.clone(), "moments": self._moments.clone()}
 

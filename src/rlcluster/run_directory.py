@@ -17,15 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+import yaml
+
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
-from rlcluster.config import Settings
-from rlcluster.config_loading import load_settings
+from rlcluster.config import CONFIG_FILE, Settings
+from rlcluster.config_loading import load_settings, resume_differences
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.event_file import EventFile
 
 RUNS_FOLDER = Path("runs")
-CONFIG_FILE = "config.yaml"
 MACHINE_FILE = "machine.json"
 SUMMARY_FILE = "benchmark_metrics.json"
 METRICS_FILE = "metrics.jsonl"
@@ -47,7 +48,11 @@ class RunDirectory:
         try:
             if resume:
                 self.restored = newest_checkpoint(self._checkpoints, settings.run_name)
-            write_atomically(self.path / CONFIG_FILE, settings.to_yaml().encode())
+                self._refuse_other_run(self.restored)
+                self._remove_leftovers()
+            without_place = settings.output.model_copy(update={"output_dir": None})  # so that it runs again elsewhere
+            text = settings.model_copy(update={"output": without_place}).to_yaml()
+            write_atomically(self.path / CONFIG_FILE, text.encode())
             self._open_logs()
         except BaseException:
             os.close(self._lock)
@@ -119,6 +124,18 @@ class RunDirectory:
             raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
         if (self._logs / METRICS_FILE).exists():
             raise UserError(f"output.log_dir={self._logs} holds the metrics of a run; {remedy}")
+
+    def _refuse_other_run(self, checkpoint: dict[str, Any]) -> None:
+        old = Settings.model_validate(yaml.safe_load(checkpoint["settings"]))
+        differences = resume_differences(old, self.settings)
+        if differences:
+            raise UserError(f"--resume: the checkpoint is of other settings: {'; '.join(differences)}")
+
+    def _remove_leftovers(self) -> None:
+        """Half-written files of a process that was killed while it saved."""
+        for folder in (self.path, self._checkpoints, self._logs):
+            for file in folder.glob(".*.tmp"):
+                file.unlink(missing_ok=True)
 
     def _make_folders(self) -> None:
         try:
@@ -194,6 +211,8 @@ def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
         try:
             whole.append(load_checkpoint(path))
         except CheckpointError as error:
+            if not error.is_damaged:
+                raise
             print(f"warning: {error}. Falling back to an earlier checkpoint.", file=sys.stderr)
             path.rename(path.with_name(path.name + ".damaged"))
             continue
@@ -205,7 +224,7 @@ def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that a path means: the file itself, or the one that a run directory got last."""
+    """The checkpoint file that a path means: the file itself, or the furthest one of a run directory."""
     if not path.exists():
         raise UserError(f"--checkpoint {path}: there is no such file or run directory")
     if path.is_file():
@@ -216,11 +235,16 @@ def find_checkpoint(path: Path) -> Path:
     files = [file for folder in folders for file in folder.glob("*.pt") if re.search(r"_(final|step_\d+)$", file.stem)]
     if not files:
         raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
-    return max(files, key=lambda file: (file.stat().st_mtime_ns, file.stem.endswith("_final")))
+    return max(files, key=lambda file: (_steps_of(file), file.stem.endswith("_final")))
+
+
+def _steps_of(checkpoint: Path) -> int:
+    match = re.search(r"_step_(\d+)$", checkpoint.stem)
+    return int(match[1]) if match else int(load_checkpoint(checkpoint)["learner"]["steps_global"])
 
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
-    """The run directory below `folder` that was begun last and has a checkpoint."""
+    """The run directory below `folder` that was begun or resumed last and has a checkpoint."""
     runs = [path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if any(path.parent.glob("checkpoints/*.pt"))]
     if not runs:
         raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlcluster import machine
 from rlcluster.config import Settings
-from rlcluster.loops import loop_for
+from rlcluster.loops import loop_for, refuse_empty_cell
 
 
 class TrainingResult(NamedTuple):
@@ -19,9 +20,9 @@ class TrainingResult(NamedTuple):
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
     """One run from its settings to its summary; raises a UserError for what the user can mend."""
-    loop = loop_for(settings.algorithm, settings.mode)
+    refuse_empty_cell(settings.algorithm, settings.mode)
     num_threads = machine.num_threads(settings.hardware.num_threads)
-    machine.limit_threads(num_threads)
+    machine.limit_threads(num_threads)  # before anything below imports torch or numpy
     from rlcluster import environments, policy
     from rlcluster.collectives import Ranks
     from rlcluster.console import make_reporter
@@ -29,7 +30,10 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
     from rlcluster.run_directory import SUMMARY_FILE, RunDirectory
 
     if num_threads > machine.cores_allowed():
-        print(f"warning: {num_threads} threads share {machine.cores_allowed()} cores, which is slower; use fewer")
+        print(
+            f"warning: {num_threads} threads share {machine.cores_allowed()} cores, which is slower; use fewer",
+            file=sys.stderr,
+        )
     network = policy.choose_network(settings.policy, environments.describe(settings.env))
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
@@ -39,6 +43,7 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
             f"{num_threads} threads -> {run.path}"
         )
         run.write_machine_facts(machine.facts(num_threads))
-        loop(settings, Ranks(), run, stop, make_reporter())
+        loop = loop_for(settings.algorithm, settings.mode)
+        is_finished = loop(settings, Ranks(), run, stop, make_reporter())
     summary = json.loads((run.path / SUMMARY_FILE).read_text())
-    return TrainingResult(run.path, summary, stop.signal_number)
+    return TrainingResult(run.path, summary, None if is_finished else stop.signal_number)

@@ -18,7 +18,8 @@ def test_every_line_is_ok_on_a_sound_machine(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named_with_its_remedy(tmp_path: Path) -> None:
-    result = rlcluster("check", "--output-dir", tmp_path / "missing")
+    (tmp_path / "file").touch()
+    result = rlcluster("check", "--output-dir", tmp_path / "file" / "run")
     assert result.returncode == 1
     assert "FAILED Write access" in result.stdout
     assert "choose another --output-dir" in result.stdout

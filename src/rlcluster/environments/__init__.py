@@ -7,28 +7,35 @@ from collections.abc import Sequence
 from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.environments.names import procgen_game
+from rlcluster.environments.randomness import simulator_seed
 
 __all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "describe", "make"]
 
 
-def make(settings: EnvSettings, indices: Sequence[int], with_pictures: bool = False) -> VectorEnvironment:
-    """The environments numbered `indices` of a run. `with_pictures` renders large pictures for videos."""
+def make(
+    settings: EnvSettings, indices: Sequence[int], with_pictures: bool = False, position: int = 0
+) -> VectorEnvironment:
+    """The environments numbered `indices` of a run. `with_pictures` renders large pictures for videos; another
+    `position` gives other episodes.
+    """
     game = procgen_game(settings.name)
+    seeds = {i: simulator_seed(settings.seed, i, position) for i in indices}
     if game is not None:
         from rlcluster.environments.procgen import ProcgenEnvironments
 
-        return ProcgenEnvironments(settings, game, indices, with_pictures)
+        return ProcgenEnvironments(settings, game, seeds, with_pictures)
     from rlcluster.environments.gymnasium import GymnasiumEnvironments
 
-    return GymnasiumEnvironments(settings, indices, with_pictures)
+    return GymnasiumEnvironments(settings, seeds, with_pictures)
 
 
 def describe(settings: EnvSettings) -> EnvironmentSpec:
     """What a policy must know of these environments; raises a UserError where there are none of that name."""
-    if procgen_game(settings.name) is not None:
+    game = procgen_game(settings.name)
+    if game is not None:
         from rlcluster.environments import procgen
 
-        return procgen.SPEC
+        return procgen.describe(settings, game)
     from rlcluster.environments import gymnasium
 
     return gymnasium.describe(settings)

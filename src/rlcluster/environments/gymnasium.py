@@ -7,7 +7,7 @@ a random generator): then these attributes are the state. CartPole, Acrobot and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.environments.names import PROCGEN_GAMES
-from rlcluster.environments.randomness import simulator_seed
 from rlcluster.errors import UserError
 
 NumpyEnv = gymnasium.Env[Any, Any]
@@ -26,8 +25,8 @@ NumpyEnv = gymnasium.Env[Any, Any]
 class GymnasiumEnvironments(VectorEnvironment):
     """N environments, stepped one after the other; a finished one is reset in the same step."""
 
-    def __init__(self, settings: EnvSettings, indices: Sequence[int], with_pictures: bool) -> None:
-        self.indices = list(indices)
+    def __init__(self, settings: EnvSettings, seeds: dict[int, int], with_pictures: bool) -> None:
+        self.indices = list(seeds)
         render_mode = "rgb_array" if with_pictures else None
         self._envs = [_make_one(settings.name, render_mode) for _ in self.indices]
         self.spec = _spec_of(self._envs[0], settings.name)
@@ -36,8 +35,8 @@ class GymnasiumEnvironments(VectorEnvironment):
         self._rewards = np.zeros(num, np.float32)
         self._terminated = np.zeros(num, np.bool_)
         self._truncated = np.zeros(num, np.bool_)
-        for k, (env, index) in enumerate(zip(self._envs, self.indices, strict=True)):
-            self.observations[k], _ = env.reset(seed=simulator_seed(settings.seed, index))
+        for k, (env, seed) in enumerate(zip(self._envs, seeds.values(), strict=True)):
+            self.observations[k], _ = env.reset(seed=seed)
 
     def step(self, actions: NDArray[np.int64]) -> Step:
         final_observations: dict[int, NDArray[np.generic]] = {}

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
-from rlcluster.environments.randomness import simulator_seed
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 
 SPEC = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15)
@@ -73,8 +72,8 @@ class ProcgenEnvironments(VectorEnvironment):
 
     spec = SPEC
 
-    def __init__(self, settings: EnvSettings, game: str, indices: Sequence[int], with_pictures: bool) -> None:
-        self.indices = list(indices)
+    def __init__(self, settings: EnvSettings, game: str, seeds: dict[int, int], with_pictures: bool) -> None:
+        self.indices = list(seeds)
         options = engine_options(settings, game)
         num = len(self.indices)
         engine = _engine()
@@ -94,10 +93,8 @@ class ProcgenEnvironments(VectorEnvironment):
         self._never = np.zeros(num, np.bool_)
         self._alive: list[Any] = []  # C memory that the engine refers to
         self._handles = [
-            self._start(
-                k, {**options, "rand_seed": simulator_seed(settings.seed, i), "render_human": with_pictures and k == 0}
-            )
-            for k, i in enumerate(self.indices)
+            self._start(k, {**options, "rand_seed": seed, "render_human": with_pictures and k == 0})
+            for k, seed in enumerate(seeds.values())
         ]
 
     def step(self, actions: NDArray[np.int64]) -> Step:
@@ -191,6 +188,13 @@ class ProcgenEnvironments(VectorEnvironment):
         c_options = self._ffi.new("struct libenv_options *", {"items": items, "count": len(options)})
         self._alive += [items, c_options]
         return c_options
+
+
+def describe(settings: EnvSettings, game: str) -> EnvironmentSpec:
+    """Raises a UserError where the engine is missing or the game has no such mode."""
+    engine_options(settings, game)
+    _engine()
+    return SPEC
 
 
 def engine_options(settings: EnvSettings, game: str) -> dict[str, Any]:

@@ -27,6 +27,6 @@ def generator(seed: int, purpose: Purpose, environment: int, position: int = 0) 
     return np.random.Generator(np.random.Philox(key=[seed, int(purpose)], counter=[0, 0, environment, position]))
 
 
-def simulator_seed(seed: int, environment: int) -> int:
+def simulator_seed(seed: int, environment: int, position: int = 0) -> int:
     """A seed for the simulator of one environment, in the 31 bits that all of them accept."""
-    return int(generator(seed, Purpose.SIMULATOR, environment).integers(0, 2**31 - 1))
+    return int(generator(seed, Purpose.SIMULATOR, environment, position).integers(0, 2**31 - 1))

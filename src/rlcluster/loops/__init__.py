@@ -24,14 +24,19 @@ LOOPS: dict[tuple[str, str], str] = {
 class Loop(Protocol):
     def __call__(
         self, settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter
-    ) -> None: ...
+    ) -> bool:
+        """Trains until the budget is spent (True) or a stop is requested (False)."""
 
 
-def loop_for(algorithm: str, mode: str) -> Loop:
-    """The loop of a cell of the table; raises a UserError for a cell that is empty."""
+def refuse_empty_cell(algorithm: str, mode: str) -> None:
+    """Raises a UserError for a cell of the table that is empty."""
     if (algorithm, mode) not in LOOPS:
         available = ", ".join(m for a, m in LOOPS if a == algorithm)
         raise UserError(f"--mode {mode}: not available for {algorithm} in this version; use {available}")
+
+
+def loop_for(algorithm: str, mode: str) -> Loop:
+    """The loop of a cell of the table."""
     module = importlib.import_module(f"rlcluster.loops.{LOOPS[algorithm, mode]}")
     loop: Loop = module.run
     return loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from typing import Any
@@ -21,15 +22,15 @@ from rlcluster.run_directory import RunDirectory
 FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
 
-def run(settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter) -> None:
-    """Trains until the budget is spent or a stop is requested; then saves and writes the summary."""
+def run(settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter) -> bool:
+    """Trains until the budget is spent (True) or a stop is requested (False); saves and writes the summary."""
     training = SynchronousTraining(settings, ranks, run)
     try:
         with reporter:
             while not ranks.any(training.progress() >= 1 or stop.requested):
                 reporter.update(training.update(), training.progress())
                 training.save_if_due()
-        training.finish()
+        return training.finish()
     finally:
         training.close()
 
@@ -41,13 +42,14 @@ class SynchronousTraining:
         self._settings, self._ranks, self._run = settings, ranks, run
         self._timer = PhaseTimer()
         share = ranks.share_of(settings.env.num_envs)
-        self._environments = environments.make(settings.env, share)
+        self._environments = environments.make(settings.env, share, position=_first_position(run.restored))
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
         policy = make_policy(settings.policy, self._environments.spec, settings.env.seed)
         self._learner = Learner(settings, policy, share, ranks, self._timer)
         self._episodes = EpisodeHistory()
         self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
         self._budget = Budget(settings.training)
+        self._peak_memory_before = 0.0
         seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
         self._stopwatch = Stopwatch(seconds_before)
         self._saved_seconds, self._saved_updates = seconds_before, self._learner.updates
@@ -80,10 +82,12 @@ class SynchronousTraining:
         if self._ranks.any(due):
             self._save()
 
-    def finish(self) -> None:
-        """The last checkpoint and the summary. A run that was interrupted has no final checkpoint yet."""
-        self._save(final=self.progress() >= 1)
+    def finish(self) -> bool:
+        """The last checkpoint and the summary; True, and the checkpoint is the final one, if the budget is spent."""
+        is_finished = self.progress() >= 1
+        self._save(final=is_finished)
         self._run.write_summary(self._summary())
+        return is_finished
 
     def close(self) -> None:
         self._environments.close()
@@ -97,6 +101,7 @@ class SynchronousTraining:
             "episodes": self._episodes.state(),
             "elapsed_seconds": seconds,
             "recent_seconds": list(self._recent_seconds),
+            "peak_memory_gb": self._peak_memory_gb(),
         }
         self._run.save(content, final)
         self._saved_seconds, self._saved_updates = seconds, self._learner.updates
@@ -106,13 +111,20 @@ class SynchronousTraining:
         self._learner.restore(content["learner"])
         self._episodes.restore(content["episodes"])
         self._recent_seconds.extend(content["recent_seconds"])
+        self._peak_memory_before = content["peak_memory_gb"]
         print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
         if not self._actor.restore(content["actor"]):
+            self._learner.forget_episodes()
             print(
-                f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the "
-                "result will differ from that of an uninterrupted run"
+                f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the result will "
+                "differ from that of an uninterrupted run",
+                file=sys.stderr,
             )
         return float(content["elapsed_seconds"])
+
+    def _peak_memory_gb(self) -> float:
+        """Over the whole run, the parts before a resumption included."""
+        return max(machine.peak_memory_gb(), self._peak_memory_before)
 
     def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float) -> dict[str, Any]:
         self._recent_seconds.append(t_iter)
@@ -130,7 +142,7 @@ class SynchronousTraining:
             "episode_reward_recent": self._episodes.recent_reward(),
             "episode_reward_recent_std": self._episodes.recent_std(),
             "memory_gb": machine.memory_gb(),
-            "peak_memory_gb": machine.peak_memory_gb(),
+            "peak_memory_gb": self._peak_memory_gb(),
             "elapsed_seconds": self._stopwatch.seconds(),
         }
 
@@ -153,6 +165,13 @@ class SynchronousTraining:
             "initial_reward": self._episodes.initial_reward,
             "final_reward": self._episodes.recent_reward(),
             "best_reward": self._episodes.best_reward,
-            "peak_memory_gb": machine.peak_memory_gb(),
+            "peak_memory_gb": self._peak_memory_gb(),
             "timesteps_per_hour": steps / seconds * 3600,
         }
+
+
+def _first_position(restored: dict[str, Any] | None) -> int:
+    """Where the simulators' streams begin: elsewhere after a resumption that cannot restore their state."""
+    if restored is None or restored["actor"]["simulators"] is not None:
+        return 0
+    return int(restored["learner"]["updates"])

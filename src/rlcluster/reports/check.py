@@ -132,8 +132,9 @@ def _policy() -> str:
 
 
 def _write_access(output_dir: Path) -> str:
+    folder = next(folder for folder in (output_dir.resolve(), *output_dir.resolve().parents) if folder.exists())
     try:
-        with tempfile.TemporaryFile(dir=output_dir) as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x" * 4096)
             file.flush()
     except OSError as error:

@@ -19,7 +19,7 @@ from rlcluster.config import EnvSettings, Settings
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.names import procgen_game
 from rlcluster.environments.randomness import Purpose, generator
-from rlcluster.errors import UserError
+from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.policy import ActorCritic, make_policy, sample_actions
 from rlcluster.reports.pictures import Screen, VideoFile
 from rlcluster.run_directory import find_checkpoint, latest_run
@@ -63,6 +63,10 @@ def evaluate_command(options: argparse.Namespace) -> int:
     print("Device: cpu")
     print(f"Checkpoint: {path}\n")
     print(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n", flush=True)
+    if options.json and not Path(options.json).resolve().parent.is_dir():
+        raise UserError(
+            f"--json {options.json}: there is no directory {Path(options.json).resolve().parent}", EXIT_STORAGE
+        )
     results = {}
     for levels in _chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
@@ -76,7 +80,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
                 spectators.wanted,
             )
         results[levels] = summarise(episodes)
-        print(results_text(results[levels], _levels_text(env, levels)), flush=True)
+        print(results_text(results[levels], _levels_text(env, agent.settings.env, levels)), flush=True)
     if options.json:
         facts = {
             "checkpoint": str(path),
@@ -183,8 +187,9 @@ def summarise(episodes: Episodes) -> dict[str, Any]:
 
 
 def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    draws = np.random.default_rng(0).integers(0, len(values), (BOOTSTRAP_SAMPLES, len(values)))
-    low, high = np.percentile(values[draws].mean(1), [2.5, 97.5])
+    draws = np.random.default_rng(0)
+    means = [values[draws.integers(0, len(values), len(values))].mean() for _ in range(BOOTSTRAP_SAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -224,11 +229,13 @@ class Spectators:
     def __enter__(self) -> Spectators:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._screen is None and sys.stderr.isatty():
             print(file=sys.stderr)
         if self._video is not None:
             self._video.close()
+            if kind is None:
+                print(f"Video written to: {self._video.path}")
 
     def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
         if self.wanted and first_counts:
@@ -258,6 +265,8 @@ def _chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
     """Environments without levels are played once."""
     if procgen_game(env.name) is None:
         return ("test",)
+    if env.distribution_mode == "exploration" and choice != "train":
+        raise UserError(f"--levels {choice}: exploration mode has its one level only; use --levels train")
     return ("train", "test") if choice == "both" else (choice,)
 
 
@@ -268,9 +277,11 @@ def _video_path(options: argparse.Namespace, levels: str) -> Path | None:
     return path.with_stem(f"{path.stem}_{levels}") if options.levels == "both" else path
 
 
-def _levels_text(env: EnvSettings, levels: str) -> str:
+def _levels_text(env: EnvSettings, trained_on: EnvSettings, levels: str) -> str:
     if procgen_game(env.name) is None:
         return ""
+    if levels == "test" and trained_on.num_levels == 0:
+        return f"the whole {env.distribution_mode} distribution, as in training"
     if levels == "test":
         return f"unseen (the whole {env.distribution_mode} distribution)"
     return f"training ({env.num_levels or 'all'} from {env.start_level}, {env.distribution_mode})"

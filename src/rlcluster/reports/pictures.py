@@ -26,7 +26,7 @@ class VideoFile:
             raise UserError(f"--video {path}: the name should end in .mp4")
         if not path.resolve().parent.is_dir():
             raise UserError(f"--video {path}: there is no directory {path.resolve().parent}", EXIT_STORAGE)
-        self._path = path
+        self.path = path
         self._writer: Any = None
 
     def add(self, picture: NDArray[np.uint8]) -> None:
@@ -37,14 +37,13 @@ class VideoFile:
                 import imageio_ffmpeg
 
             height, width = picture.shape[:2]
-            self._writer = imageio_ffmpeg.write_frames(str(self._path), (width, height), fps=FRAMES_PER_SECOND)
+            self._writer = imageio_ffmpeg.write_frames(str(self.path), (width, height), fps=FRAMES_PER_SECOND)
             self._writer.send(None)
         self._writer.send(np.ascontiguousarray(picture))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            print(f"Video written to: {self._path}")
 
 
 class Screen:
