@@ -83,6 +83,12 @@ def test_an_action_without_probability_is_never_drawn() -> None:
     assert sample_actions(logits, torch.tensor([0.0, 0.5, 0.999999], dtype=torch.float64)).tolist() == [1, 1, 1]
 
 
+def test_the_mlp_sees_bytes_as_fractions() -> None:
+    policy = policy_of("mlp")
+    observations = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    assert torch.equal(policy(observations).values, policy(observations * torch.tensor(1 / 255)).values)
+
+
 def test_images_take_impala_and_vectors_mlp_unless_the_user_chooses() -> None:
     assert choose_network(PolicySettings(), PROCGEN) == "impala"
     assert choose_network(PolicySettings(), CARTPOLE) == "mlp"

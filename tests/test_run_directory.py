@@ -51,11 +51,12 @@ def settings_for(folder):
 def content_at(update: int) -> dict[str, object]:
     """What a checkpoint after `update` updates must hold for the run directory."""
     return {
+        "settings": load_settings(flags={"env.name": "CartPole-v1"}).to_yaml(),
         "learner": {
             "updates": update,
             "steps_global": update * STEPS_PER_UPDATE,
             "weight": torch.full((4,), float(update)),
-        }
+        },
     }
 
 
@@ -99,7 +100,8 @@ def test_what_is_written_can_be_read(settings_for, folder):
         run.log({**record_at(2), "episode_reward_mean": None})
         final = run.save(content_at(2), final=True)
         run.write_summary({"total_updates": 2, "final_reward": None})
-    assert yaml.safe_load((folder / "config.yaml").read_text()) == settings.to_dict()
+    expected = load_settings(flags={"env.name": "CartPole-v1"}).to_dict()  # without the place, to run again elsewhere
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == expected
     assert json.loads((folder / "machine.json").read_text()) == {"cpu_model": "test", "cores": 2}
     assert json.loads((folder / "benchmark_metrics.json").read_text()) == {"total_updates": 2, "final_reward": None}
     metrics = read_metrics(folder / "logs" / "PPO_Sequential" / "metrics.jsonl")
@@ -195,7 +197,7 @@ import os, sys
 from rlcluster.config_loading import load_settings
 from rlcluster.run_directory import RunDirectory
 run = RunDirectory(load_settings(file=sys.argv[1]))
-run.save({"learner": {"updates": 1, "steps_global": 128}})
+run.save({"settings": run.settings.to_yaml(), "learner": {"updates": 1, "steps_global": 128}})
 os._exit(9)
 """
     file = folder.parent / "settings.yaml"
@@ -366,6 +368,32 @@ def test_a_disk_too_full_for_the_events_is_a_storage_error(settings_for):
         with RunDirectory(settings_for()) as run:
             for update in range(10):  # 4160 bytes of metrics, 5689 of events
                 run.log({**record, "update": 1, "steps_global": 128, "fps": update / 2})
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_set_aside_as_damaged(settings_for, folder):
+    with RunDirectory(settings_for()) as run:
+        run.save(content_at(1))
+    unreadable = folder / "checkpoints" / "ppo_sequential_step_999.pt"
+    unreadable.mkdir()
+    with pytest.raises(UserError, match="cannot be read"):
+        RunDirectory(settings_for(), resume=True)
+    assert unreadable.exists()
+
+
+def test_a_checkpoint_of_other_settings_is_refused(settings_for):
+    with RunDirectory(settings_for()) as run:
+        run.save({**content_at(1), "settings": load_settings(flags={"env.name": "Acrobot-v1"}).to_yaml()})
+    with pytest.raises(UserError, match=r"other settings: env.name=CartPole-v1 but the run has Acrobot-v1"):
+        RunDirectory(settings_for(), resume=True)
+
+
+def test_half_written_files_of_a_killed_process_are_removed_on_resume(settings_for, folder):
+    with RunDirectory(settings_for()) as run:
+        run.save(content_at(1))
+    leftover = folder / "checkpoints" / ".ppo_sequential_step_256.pt.4711.tmp"
+    leftover.touch()
+    with RunDirectory(settings_for(), resume=True):
+        assert not leftover.exists()
 
 
 # Finding what was trained

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,52 @@ def test_every_shipped_config_loads() -> None:
     for name in names:
         settings = load_settings(file=folder / name)
         assert settings.run_name == "_".join([name.split("_")[0], "sequential"])
+
+
+def test_threads_are_limited_before_torch_and_numpy_are_loaded() -> None:
+    code = (
+        "import sys\n"
+        "from rlcluster import machine, train\n"
+        "from rlcluster.config_loading import load_settings\n"
+        "machine.limit_threads = lambda n: sys.exit(f'torch {'torch' in sys.modules} numpy {'numpy' in sys.modules}')\n"
+        "train.train(load_settings(flags={'env.name': 'CartPole-v1'}))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stderr.strip() == "torch False numpy False"
+
+
+@pytest.mark.slow
+def test_a_run_whose_reader_has_gone_away_still_saves(tmp_path: Path) -> None:
+    """As in `rlcluster train | tee log`: Ctrl-C ends tee as well."""
+    run = tmp_path / "run"
+    options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
+    process = subprocess.Popen(
+        command("train", "ppo", "--output-dir", run, *flags(options)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_for(process, "logs/*/metrics.jsonl", run)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert list(run.glob("checkpoints/*_step_*.pt"))
+    assert (run / "benchmark_metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--distribution-mode", "memory", "env.distribution_mode=memory: coinrun has no such mode"),
+        ("--env", "NoSuch-v0", "env.name=NoSuch-v0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_run_directory_exists(
+    flag: str, value: str, message: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    result = rlcluster("train", "ppo", "--env", "coinrun", flag, value, "--output-dir", run)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not run.exists()

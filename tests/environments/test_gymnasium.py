@@ -101,6 +101,12 @@ def test_an_environment_that_cannot_tell_its_state_says_so() -> None:
     assert make("Opaque-v0").save() is None
 
 
+def test_another_position_gives_other_episodes() -> None:
+    settings = EnvSettings(name="CartPole-v1")
+    first, later = environments.make(settings, range(2)), environments.make(settings, range(2), position=7)
+    assert not np.array_equal(first.observations, later.observations)
+
+
 def test_an_unknown_name_is_an_error_that_names_the_choices() -> None:
     with pytest.raises(UserError, match=r"env.name=NoSuch-v0: .*use a Gymnasium id such as CartPole-v1.*coinrun"):
         make("NoSuch-v0")

@@ -13,7 +13,15 @@ from rlcluster import environments
 from rlcluster.config import EnvSettings, PolicySettings
 from rlcluster.errors import UserError
 from rlcluster.policy import ActorCritic, make_policy
-from rlcluster.reports.evaluate import Episodes, level_settings, load_agent, mean_interval, play, summarise
+from rlcluster.reports.evaluate import (
+    Episodes,
+    _chosen_levels,
+    level_settings,
+    load_agent,
+    mean_interval,
+    play,
+    summarise,
+)
 
 from conftest import CARTPOLE, COINRUN, flags, rlcluster
 
@@ -72,6 +80,13 @@ def test_test_levels_are_the_whole_distribution_and_train_levels_those_of_the_ru
     test, train = level_settings(env, "test", 1), level_settings(env, "train", 1)
     assert (test.num_levels, test.start_level, test.seed) == (0, 0, 1)
     assert (train.num_levels, train.start_level, train.seed) == (200, 50, 1)
+
+
+def test_exploration_mode_has_no_unseen_levels() -> None:
+    env = EnvSettings(distribution_mode="exploration")
+    assert _chosen_levels("train", env) == ("train",)
+    with pytest.raises(UserError, match="one level only"):
+        _chosen_levels("both", env)
 
 
 def test_the_summary_by_hand() -> None:
