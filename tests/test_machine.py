@@ -227,7 +227,7 @@ def test_the_facts_are_those_that_a_figure_of_speed_needs(facts):
         "versions",
         "git_commit",
     }
-    assert facts["versions"].keys() == {"rlcluster", "python", "torch", "numpy", "gymnasium"}
+    assert facts["versions"].keys() == {"rlcluster", "python", "torch", "numpy", "gymnasium", "procgen-mirror"}
     assert facts["versions"]["rlcluster"] == rlcluster.__version__
     assert facts["num_threads"] == 3
     assert facts["cores_allowed"] == machine.cores_allowed()

@@ -463,7 +463,10 @@ def test_tensorboard_reads_every_number_of_the_log(settings_for, folder):
         run.log({"update": 2, "steps_global": 256, **numbers, "fps": 50.0, "episode_reward_mean": None})
     events = events_of(folder)
     assert sorted(events.Tags()["scalars"]) == sorted(TAGS.values())
-    assert [(event.step, event.value) for event in events.Scalars("speed/fps")] == [(128, 0.0), (256, 50.0)]
+    assert [(event.step, event.value) for event in events.Scalars("speed/fps")] == [
+        (128, list(TAGS).index("fps")),
+        (256, 50.0),
+    ]
     assert [event.step for event in events.Scalars("episodes/reward_mean")] == [128]  # none finished in update 2
     for name, tag in TAGS.items():
         assert events.Scalars(tag)[0].value == numbers[name]

@@ -57,7 +57,9 @@ def load_settings(
     chosen = given.get("algorithm", "ppo")
     data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
-    problems += _unused_settings(given, chosen) + _unused_flags(flags or {}, given.get("mode", "sequential"))
+    problems += _unused_settings(given, chosen)
+    wrong = frozenset().union(*(problem.keys for problem in problems))
+    problems += [p for p in _unused_flags(flags or {}, given.get("mode", "sequential")) if not p.keys & wrong]
     if problems:
         raise UserError(_list_problems(problems))
     assert settings is not None
@@ -246,8 +248,11 @@ def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Proble
 
 
 def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
-    """Flags of another mode. In a file such a section may stand: the file can serve several modes."""
+    """Flags of another mode. In a file such a section may stand: the file can serve several modes. `--backend gloo`
+    may stand everywhere, for there is no other.
+    """
     sections = {"parallel": "parallel", "cluster": "distributed"}
+    flags = {key: value for key, value in flags.items() if key != "cluster.distributed_backend"}
     return [
         Problem(frozenset({key}), f"{key}={value} has no effect in mode {mode}; remove it")
         for key, value in flags.items()
