@@ -47,15 +47,20 @@ def final_parameters(run: Path, algorithm: str) -> dict[str, torch.Tensor]:
     return load_checkpoint(run / "checkpoints" / f"{algorithm}_sequential_final.pt")["learner"]["parameters"]
 
 
-def wait_for(process: subprocess.Popen[str], pattern: str, run: Path) -> None:
-    """Returns once a file of that name is in the run; no sleep decides anything here, only the file."""
-    while not list(run.glob(pattern)):
+def start(
+    algorithm: str, run: Path, options: dict[str, Any], until: str, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """A run in the background, once it has a file that matches `until`: no sleep decides anything here."""
+    arguments = command("train", algorithm, "--output-dir", run, *flags(options))
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    while not list(run.glob(until)):
         if process.poll() is not None:
             raise AssertionError(process.communicate())
         try:
             process.wait(0.05)
         except subprocess.TimeoutExpired:
             continue
+    return process
 
 
 @pytest.mark.parametrize(("algorithm", "mode"), sorted(LOOPS))
@@ -104,13 +109,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 ) -> None:
     options = options_for(name, algorithm)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = subprocess.Popen(
-        command("train", algorithm, "--output-dir", broken, *flags({**options, **ENDLESS})),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(process, "checkpoints/*_step_*.pt", broken)
+    process = start(algorithm, broken, {**options, **ENDLESS}, until="checkpoints/*_step_*.pt")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     resumed_from = max(int(path.stem.rsplit("_", 1)[1]) for path in broken.glob("checkpoints/*_step_*.pt"))
@@ -132,13 +131,7 @@ def test_a_signal_finishes_the_update_saves_and_tells_how_to_go_on(
 ) -> None:
     run = tmp_path / "run"
     options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
-    process = subprocess.Popen(
-        command("train", "ppo", "--output-dir", run, *flags(options)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(process, "logs/*/metrics.jsonl", run)
+    process = start("ppo", run, options, until="logs/*/metrics.jsonl")
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == exit_code, stderr
@@ -249,13 +242,7 @@ def test_a_run_whose_reader_has_gone_away_still_saves(tmp_path: Path) -> None:
     """As in `rlcluster train | tee log`: Ctrl-C ends tee as well."""
     run = tmp_path / "run"
     options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
-    process = subprocess.Popen(
-        command("train", "ppo", "--output-dir", run, *flags(options)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    wait_for(process, "logs/*/metrics.jsonl", run)
+    process = start("ppo", run, options, until="logs/*/metrics.jsonl", stderr=subprocess.STDOUT)
     assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGINT)
