@@ -150,7 +150,8 @@ def test_a_timed_run_ends_within_one_update_of_its_duration(tmp_path: Path) -> N
     assert train("ppo", tmp_path / "run", options).returncode == 0
     (file,) = tmp_path.glob("run/logs/*/metrics.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert records[-1]["elapsed_seconds"] >= 3
+    summary = json.loads((tmp_path / "run" / "benchmark_metrics.json").read_text())
+    assert summary["duration_seconds"] >= 3  # a record is written shortly before the run looks at the clock
     assert records[-2]["elapsed_seconds"] < 3
 
 

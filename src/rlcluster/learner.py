@@ -26,7 +26,7 @@ from rlcluster.policy import ActorCritic, PolicyOutput
 from rlcluster.reward_normalizer import RewardNormalizer
 from rlcluster.rollout import Rollout
 
-CHUNK_SIZES = {"impala": 64, "nature": 256, "mlp": 4096}  # samples whose activations fit the caches, measured
+CHUNK_SIZES = {"impala": 64, "nature": 512, "mlp": 4096}  # samples whose activations fit the caches, measured
 
 # What is summed over samples and minibatches, and then over ranks.
 SUM_NAMES = (*LossSums._fields, "samples")
@@ -165,7 +165,7 @@ class Learner:
         sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
         for start in range(0, len(indices), self._chunk_size):
             part = slice(start, start + self._chunk_size)
-            output = self.policy(observations[indices[part]])
+            output = self.policy(observations.index_select(0, indices[part]))  # copies whole rows; [] copies values
             losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
             mean = losses.loss / self._settings.batch_size
             mean.backward()  # type: ignore[no-untyped-call]

@@ -17,8 +17,8 @@ from rlcluster.environments.randomness import simulator_seed
 from rlcluster.errors import UserError
 
 
-def make(name: str, indices: range = range(4), **options: object) -> VectorEnvironment:
-    return environments.make(EnvSettings(name=name, **options), indices)
+def make(name: str, indices: range = range(4), num_threads: int = 1, **options: object) -> VectorEnvironment:
+    return environments.make(EnvSettings(name=name, **options), indices, num_threads=num_threads)
 
 
 def actions_for(indices: range, n_steps: int) -> NDArray[np.int64]:
@@ -148,3 +148,20 @@ def test_large_pictures_do_not_change_the_game() -> None:
     assert np.array_equal(record(plain, 20)[0], record(watched, 20)[0])
     assert watched.picture().shape == (512, 512, 3)
     assert plain.picture().shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 9])
+def test_threads_change_nothing(num_threads: int) -> None:
+    settings = EnvSettings(name="starpilot", seed=3)
+    alone = environments.make(settings, range(5))
+    together = environments.make(settings, range(5), num_threads=num_threads)
+    for ours, theirs in zip(record(together, 200), record(alone, 200), strict=True):
+        assert np.array_equal(ours, theirs)
+    together.close()
+
+
+def test_an_error_in_a_thread_comes_out() -> None:
+    vector = make("coinrun", num_threads=2)
+    vector._handles[1] = "not an engine"
+    with pytest.raises(TypeError):
+        vector.step(np.zeros(4, np.int64))

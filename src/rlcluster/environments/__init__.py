@@ -13,17 +13,21 @@ __all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "describe", "make"]
 
 
 def make(
-    settings: EnvSettings, indices: Sequence[int], with_pictures: bool = False, position: int = 0
+    settings: EnvSettings,
+    indices: Sequence[int],
+    with_pictures: bool = False,
+    position: int = 0,
+    num_threads: int = 1,
 ) -> VectorEnvironment:
     """The environments numbered `indices` of a run. `with_pictures` renders large pictures for videos; another
-    `position` gives other episodes.
+    `position` gives other episodes. `num_threads` step them where the simulator allows it.
     """
     game = procgen_game(settings.name)
     seeds = {i: simulator_seed(settings.seed, i, position) for i in indices}
     if game is not None:
         from rlcluster.environments.procgen import ProcgenEnvironments
 
-        return ProcgenEnvironments(settings, game, seeds, with_pictures)
+        return ProcgenEnvironments(settings, game, seeds, with_pictures, num_threads)
     from rlcluster.environments.gymnasium import GymnasiumEnvironments
 
     return GymnasiumEnvironments(settings, seeds, with_pictures)

@@ -42,7 +42,12 @@ class SynchronousTraining:
         self._settings, self._ranks, self._run = settings, ranks, run
         self._timer = PhaseTimer()
         share = ranks.share_of(settings.env.num_envs)
-        self._environments = environments.make(settings.env, share, position=_first_position(run.restored))
+        self._environments = environments.make(
+            settings.env,
+            share,
+            position=_first_position(run.restored),
+            num_threads=machine.num_threads(settings.hardware.num_threads),
+        )
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
         policy = make_policy(settings.policy, self._environments.spec, settings.env.seed)
         self._learner = Learner(settings, policy, share, ranks, self._timer)

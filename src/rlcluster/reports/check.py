@@ -114,7 +114,7 @@ def _memory() -> str:
 
 def _procgen() -> str:
     num_envs = 16
-    vector = environments.make(EnvSettings(name="coinrun"), range(num_envs))
+    vector = environments.make(EnvSettings(name="coinrun"), range(num_envs), num_threads=torch.get_num_threads())
     actions = np.random.default_rng(0).integers(0, SPEC.num_actions, num_envs)
     try:
         rate = samples_per_second(lambda: vector.step(actions), num_envs)

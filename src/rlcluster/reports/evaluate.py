@@ -136,7 +136,7 @@ def play(
     """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
     num_envs = min(MAX_ENVS, num_episodes)
     indices = range(FIRST_ENVIRONMENT, FIRST_ENVIRONMENT + num_envs)
-    vector = environments.make(env, indices, with_pictures)
+    vector = environments.make(env, indices, with_pictures, num_threads=torch.get_num_threads())
     noise = _noise(env.seed, indices)
     quota = np.array([len(range(k, num_episodes, num_envs)) for k in range(num_envs)])
     played: list[list[tuple[float, int, bool]]] = [[] for _ in range(num_envs)]
