@@ -21,6 +21,7 @@ LAYERS = [
     "clock",
     "collectives",
     "environments",
+    "kernels",
     "policy",
     "rollout",
     "episodes",

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 AlgorithmName = Literal["ppo", "a2c"]
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
+KernelsName = Literal["auto", "native", "torch"]
 DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
 
 ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
@@ -187,6 +188,10 @@ class HardwareSettings(Section):
         None, description="threads of torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
     )
     chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
+    kernels: KernelsName = Field(
+        "auto",
+        description="convolutions of the impala network: auto: our own where they can be; native: an error if not",
+    )
 
 
 class ClusterSettings(Section):
@@ -315,6 +320,7 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
 CHANGEABLE_ON_RESUME = {
     *(f"training.{budget}" for budget in BUDGETS),
     "hardware.num_threads",
+    "hardware.kernels",
     "output.output_dir",
     "output.checkpoint_seconds",
     "output.checkpoint_updates",

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlcluster.config import PolicySettings
+from rlcluster.config import KernelsName, PolicySettings
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.errors import UserError
+from rlcluster.kernels import impala
+from rlcluster.kernels.library import KernelsMissingError, Trunk
 
 
 class PolicyOutput(NamedTuple):
@@ -103,13 +105,26 @@ class ImpalaTrunk(nn.Module):
         self.stages = nn.ModuleList(ImpalaStage(sizes[k], sizes[k + 1]) for k in range(len(self.channels)))
         height, width = (math.ceil(side / 2 ** len(self.channels)) for side in shape[:2])
         self.linear = nn.Linear(self.channels[-1] * height * width, self.num_features)
+        self.kernels: Trunk | None = None
+        self.must_use_kernels = False
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        features = functional.relu_(self.linear(self._convolve(observations)))
+        return features, features
+
+    def _convolve(self, observations: Tensor) -> Tensor:
+        """[B, channels * height * width] after the last ReLU."""
+        if self.kernels is not None:
+            layers = [layer for layer in self.stages.modules() if isinstance(layer, nn.Conv2d)]
+            problem = impala.why_not(self.kernels, observations, layers)
+            if problem is None:
+                return impala.features(self.kernels, observations, layers)
+            if self.must_use_kernels:
+                raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
         hidden = _to_channels_last(observations)
         for stage in self.stages:
             hidden = stage(hidden)
-        features = functional.relu_(self.linear(functional.relu(hidden).flatten(1)))
-        return features, features
+        return functional.relu(hidden).flatten(1)
 
 
 class ImpalaStage(nn.Module):
@@ -141,9 +156,14 @@ class ResidualBlock(nn.Module):
         return outer.add_(hidden)
 
 
-def make_policy(settings: PolicySettings, spec: EnvironmentSpec, seed: int) -> ActorCritic:
+def make_policy(
+    settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName = "auto"
+) -> ActorCritic:
     """The network that the settings name, with orthogonal parameters drawn from the seed."""
     policy = ActorCritic(spec, choose_network(settings, spec), settings.hidden_sizes)
+    if isinstance(policy.trunk, ImpalaTrunk):
+        policy.trunk.kernels = choose_kernels(kernels, policy.network, spec)
+        policy.trunk.must_use_kernels = kernels == "native"
     _initialise(policy, seed)
     return policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -160,6 +180,20 @@ def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
     if settings.network == "nature":
         _nature_output(min(spec.observation_shape[:2]))
     return settings.network
+
+
+def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) -> Trunk | None:
+    """Our own convolutions, or None for torch's; raises a UserError where they are demanded and cannot be had."""
+    if kernels == "torch" or (network != "impala" and kernels == "auto"):
+        return None
+    try:
+        if network != "impala" or spec.observation_shape[2] != 3:
+            raise KernelsMissingError(f"they are for the impala network on pictures of 3 channels, not for {network}")
+        return Trunk(spec.observation_shape[0], spec.observation_shape[1])
+    except KernelsMissingError as error:
+        if kernels == "native":
+            raise UserError(f"hardware.kernels=native: {error}; or use auto") from None
+        return None
 
 
 def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:

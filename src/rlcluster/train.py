@@ -34,13 +34,15 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
             f"warning: {num_threads} threads share {machine.cores_allowed()} cores, which is slower; use fewer",
             file=sys.stderr,
         )
-    network = policy.choose_network(settings.policy, environments.describe(settings.env))
+    spec = environments.describe(settings.env)
+    network = policy.choose_network(settings.policy, spec)
+    kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
     with StopRequest() as stop, RunDirectory(settings, resume) as run:
         print(
-            f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network, "
-            f"{num_threads} threads -> {run.path}"
+            f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "
+            f"({kernels.instruction_set if kernels else 'torch'}), {num_threads} threads -> {run.path}"
         )
         run.write_machine_facts(machine.facts(num_threads))
         loop = loop_for(settings.algorithm, settings.mode)

@@ -49,7 +49,7 @@ class SynchronousTraining:
             num_threads=machine.num_threads(settings.hardware.num_threads),
         )
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
-        policy = make_policy(settings.policy, self._environments.spec, settings.env.seed)
+        policy = make_policy(settings.policy, self._environments.spec, settings.env.seed, settings.hardware.kernels)
         self._learner = Learner(settings, policy, share, ranks, self._timer)
         self._episodes = EpisodeHistory()
         self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)

@@ -105,7 +105,7 @@ def load_agent(path: Path, env_name: str | None = None) -> Agent:
         raise CheckpointError(path, "is a checkpoint of another version of rlcluster") from None
     if env_name is not None:
         settings = settings.model_copy(update={"env": settings.env.model_copy(update={"name": env_name})})
-    policy = make_policy(settings.policy, environments.describe(settings.env), seed=0)
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0, settings.hardware.kernels)
     try:
         policy.load_state_dict(parameters)
     except RuntimeError:

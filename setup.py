@@ -1,0 +1,37 @@
+"""Compiles the kernels while the package is built; all else is in pyproject.toml. Without a compiler they are left
+out, and everything runs on PyTorch.
+"""
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, str(Path(__file__).parent / "src"))
+from rlcluster.kernels.build import LIBRARY, SOURCES, BuildError, build
+
+NAME = f"rlcluster.kernels.{LIBRARY.stem}"
+
+
+class BuildKernels(build_ext):
+    """One plain library: it knows nothing of Python, so its name carries no tag of a Python version."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + LIBRARY.suffix
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            build(Path(self.get_ext_fullpath(ext.name)))
+        except BuildError as error:
+            print(f"warning: the kernels are left out, PyTorch does their work: {error}", file=sys.stderr)
+
+    def copy_extensions_to_source(self) -> None:
+        if Path(self.build_lib, *NAME.split(".")).with_suffix(LIBRARY.suffix).exists():
+            super().copy_extensions_to_source()
+
+
+root = Path(__file__).parent
+files = [str(file.relative_to(root)) for file in sorted(SOURCES.iterdir())]
+sources, headers = [f for f in files if f.endswith(".cpp")], [f for f in files if f.endswith(".hpp")]
+setup(cmdclass={"build_ext": BuildKernels}, ext_modules=[Extension(NAME, sources, depends=headers)])

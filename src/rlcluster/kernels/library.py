@@ -1,0 +1,192 @@
+"""The kernels' shared library: loads it, picks the instruction set, and calls it with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from cffi import FFI
+from torch import Tensor
+
+from rlcluster.kernels.build import LIBRARY
+
+INTERFACE_VERSION = 1
+INSTRUCTION_SETS = ("portable", "avx2", "avx512")  # numbered as in library.cpp, the best last
+NUM_LAYERS = 15
+
+C_INTERFACE = """
+typedef struct rl_trunk rl_trunk;
+int rl_interface_version();
+int rl_is_supported(int instruction_set);
+rl_trunk *rl_trunk_create(int instruction_set, int height, int width);
+void rl_trunk_destroy(rl_trunk *trunk);
+int64_t rl_trunk_num_features(const rl_trunk *trunk);
+int64_t rl_trunk_saved_bytes(const rl_trunk *trunk);
+int rl_trunk_forward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *pictures,
+                     int64_t num_images, float *features, char *saved, int num_threads);
+int rl_trunk_backward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *pictures,
+                      int64_t num_images, const float *features, const float *features_gradient, char *saved,
+                      float *const *weight_gradients, float *const *bias_gradients, int num_threads);
+typedef struct {
+    int kind, index, num_images, height, width;
+    const uint8_t *pictures;
+    const float *input, *gradient, *residual;
+    float *sum, *output;
+    uint8_t *positions;
+    float *weight_sums, *bias_sums;
+} LayerTask;
+int rl_trunk_layer(rl_trunk *trunk, const float *const *weights, const float *const *biases, const LayerTask *task,
+                   float *weight_gradient, float *bias_gradient);
+"""
+LAYER_KINDS = ("forward", "backward", "pool", "unpool")  # numbered as in trunk.hpp
+
+
+class KernelsMissingError(Exception):
+    """Why the kernels cannot be used here."""
+
+
+class Library:
+    """One loaded library."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ffi: Any = FFI()
+        self.ffi.cdef(C_INTERFACE)
+        if not path.exists():
+            raise KernelsMissingError("they were not compiled; with a C++ compiler (g++ or clang++), install again")
+        try:
+            self.functions: Any = self.ffi.dlopen(str(path))
+        except OSError as error:
+            raise KernelsMissingError(f"{path} does not load: {error}; install again") from None
+        if self.functions.rl_interface_version() != INTERFACE_VERSION:
+            raise KernelsMissingError(f"{path} is of another version; install again")
+
+    def supported(self) -> list[str]:
+        """The instruction sets that this processor has, the best last."""
+        return [name for k, name in enumerate(INSTRUCTION_SETS) if self.functions.rl_is_supported(k)]
+
+
+@cache
+def load(path: Path = LIBRARY) -> Library:
+    """Raises KernelsMissingError where there is none."""
+    return Library(path)
+
+
+class Trunk:
+    """The convolutional trunk for pictures of one size. Copies and pickles as a new one: it owns memory, no state."""
+
+    def __init__(self, height: int, width: int, instruction_set: str | None = None, path: Path = LIBRARY) -> None:
+        library = load(path)
+        self.instruction_set = instruction_set or library.supported()[-1]
+        self._arguments = height, width, instruction_set, path
+        self._ffi, self._functions = library.ffi, library.functions
+        number = INSTRUCTION_SETS.index(self.instruction_set)
+        handle = self._functions.rl_trunk_create(number, height, width)
+        if handle == self._ffi.NULL:
+            raise KernelsMissingError(
+                f"{self.instruction_set} on pictures of {height}x{width} is not covered: sides must be multiples of 32 "
+                "up to 256, and the processor must have the instructions"
+            )
+        self._handle = self._ffi.gc(handle, self._functions.rl_trunk_destroy)
+        self.picture_shape = height, width, 3
+        self.num_features = int(self._functions.rl_trunk_num_features(handle))
+        self._saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))
+        self._free: list[Tensor] = []
+
+    def __reduce__(self) -> tuple[type[Trunk], tuple[Any, ...]]:
+        return Trunk, self._arguments
+
+    def forward(
+        self, pictures: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
+    ) -> Tensor:
+        """[B, H, W, 3] bytes to [B, num_features] after the last ReLU; fills `saved` for a backward pass."""
+        features = torch.empty(len(pictures), self.num_features)
+        code = self._functions.rl_trunk_forward(
+            self._handle,
+            self._pointers(weights),
+            self._pointers(biases),
+            self._pointer("uint8_t *", pictures),
+            len(pictures),
+            self._pointer("float *", features),
+            self._ffi.NULL if saved is None else self._pointer("char *", saved),
+            torch.get_num_threads(),
+        )
+        self._check(code)
+        return features
+
+    def backward(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        gradient: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The gradients of weights and biases. `inputs` are the pictures, features and saved of the forward pass."""
+        pictures, features, saved = inputs
+        weight_gradients = [torch.empty_like(weight) for weight in weights]
+        bias_gradients = [torch.empty_like(bias) for bias in biases]
+        code = self._functions.rl_trunk_backward(
+            self._handle,
+            self._pointers(weights),
+            self._pointers(biases),
+            self._pointer("uint8_t *", pictures),
+            len(pictures),
+            self._pointer("float *", features),
+            self._pointer("float *", gradient),
+            self._pointer("char *", saved),
+            self._pointers(weight_gradients),
+            self._pointers(bias_gradients),
+            torch.get_num_threads(),
+        )
+        self._check(code)
+        return weight_gradients, bias_gradients
+
+    def layer(
+        self,
+        kind: str,
+        index: int,
+        sizes: tuple[int, int, int],
+        tensors: dict[str, Tensor],
+        parameters: tuple[Sequence[Tensor], Sequence[Tensor]],
+    ) -> None:
+        """One layer alone, for tests and measurements: native/trunk.hpp says which tensors each kind reads and writes.
+
+        `sizes` are images, height and width. `weight_gradient` and `bias_gradient` are among the tensors of "backward".
+        """
+        task = self._ffi.new("LayerTask *")
+        task.kind, task.index = LAYER_KINDS.index(kind), index
+        task.num_images, task.height, task.width = sizes
+        gradients = []
+        for name in ("weight_gradient", "bias_gradient"):
+            gradients.append(self._pointer("float *", tensors[name]) if name in tensors else self._ffi.NULL)
+        for name, tensor in tensors.items():
+            if not name.endswith("_gradient"):
+                setattr(task, name, self._pointer("uint8_t *" if tensor.dtype == torch.uint8 else "float *", tensor))
+        weights, biases = (self._pointers(group) for group in parameters)
+        self._check(self._functions.rl_trunk_layer(self._handle, weights, biases, task, *gradients))
+
+    def take_memory(self, num_pictures: int) -> Tensor:
+        """Bytes for what a forward pass saves: those of an earlier pass, if its backward pass is over."""
+        size = num_pictures * self._saved_bytes
+        for k, memory in enumerate(self._free):
+            if len(memory) >= size:
+                return self._free.pop(k)
+        self._free.clear()  # too small for this use
+        return torch.empty(size, dtype=torch.uint8)
+
+    def give_back(self, memory: Tensor) -> None:
+        self._free.append(memory)
+
+    def _pointer(self, kind: str, tensor: Tensor) -> Any:
+        return self._ffi.cast(kind, tensor.data_ptr())
+
+    def _pointers(self, tensors: Sequence[Tensor]) -> Any:
+        assert len(tensors) == NUM_LAYERS
+        return self._ffi.new("float *[]", [self._pointer("float *", tensor) for tensor in tensors])
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise MemoryError("the kernels found no memory; use a smaller hardware.chunk_size or fewer threads")

@@ -1,0 +1,28 @@
+// Zeroed memory that begins at a line of the cache.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+constexpr size_t kAlignment = 64;
+
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(size_t bytes) : size_((bytes + kAlignment - 1) / kAlignment * kAlignment) {
+    memory_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, size_)));
+    if (!memory_) throw std::bad_alloc();
+    std::memset(memory_.get(), 0, size_);
+  }
+
+  float* floats() const { return reinterpret_cast<float*>(memory_.get()); }
+  size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+  std::unique_ptr<char, Free> memory_;
+  size_t size_ = 0;
+};

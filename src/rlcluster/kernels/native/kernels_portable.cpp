@@ -1,0 +1,7 @@
+// The kernels for one instruction set. Only plain functions of this file: an inline function of the standard library
+// compiled here could be chosen by the linker for machines that lack the instructions.
+#include "vector_portable.hpp"
+// the vectors come first
+#include "layers.hpp"
+
+const Kernels kPortableKernels = {forward, backward, layer_alone};

@@ -1,0 +1,123 @@
+#include "weights.hpp"
+
+#include <cmath>
+#include <cstring>
+
+namespace {
+
+constexpr float kByteScale = 1.0F / 255.0F;
+
+// G of F(4x4, 3x3), for the points 0, 1, -1, 2, -2 and infinity.
+constexpr float kG[6][3] = {
+    {1.0F / 4, 0, 0},
+    {-1.0F / 6, -1.0F / 6, -1.0F / 6},
+    {-1.0F / 6, 1.0F / 6, -1.0F / 6},
+    {1.0F / 24, 1.0F / 12, 1.0F / 6},
+    {1.0F / 24, -1.0F / 12, 1.0F / 6},
+    {0, 0, 1},
+};
+
+constexpr int kMostOutputs = kStageChannels[kStages - 1];
+
+void add_scaled(float scale, const float* values, float* sums, int count) {
+  for (int i = 0; i < count; i++) sums[i] += scale * values[i];
+}
+
+// G g G^T of one kernel to transformed[e * step].
+void transform(const float (&g)[3][3], float* transformed, size_t step) {
+  float rows[6][3];
+  for (int i = 0; i < 6; i++) {
+    for (int j = 0; j < 3; j++) rows[i][j] = kG[i][0] * g[0][j] + kG[i][1] * g[1][j] + kG[i][2] * g[2][j];
+  }
+  for (int i = 0; i < 6; i++) {
+    for (int j = 0; j < 6; j++) {
+      transformed[(6 * i + j) * step] = rows[i][0] * kG[j][0] + rows[i][1] * kG[j][1] + rows[i][2] * kG[j][2];
+    }
+  }
+}
+
+void transform_layer(Layer l, const float* weights, float* forward, float* backward) {
+  const size_t step = static_cast<size_t>(l.inputs) * l.outputs;
+  for (int o = 0; o < l.outputs; o++) {
+    for (int i = 0; i < l.inputs; i++) {
+      float kernel[3][3], rotated[3][3];
+      for (int k = 0; k < 9; k++) {
+        kernel[k / 3][k % 3] = weights[(o * 9 + k) * l.inputs + i];
+        rotated[2 - k / 3][2 - k % 3] = kernel[k / 3][k % 3];
+      }
+      transform(kernel, forward + static_cast<size_t>(i) * l.outputs + o, step);
+      transform(rotated, backward + static_cast<size_t>(o) * l.inputs + i, step);
+    }
+  }
+}
+
+void scale_first_layer(const float* weights, float* first) {
+  const int outputs = kStageChannels[0];
+  for (int o = 0; o < outputs; o++) {
+    for (int k = 0; k < kFirstTaps; k++) first[k * outputs + o] = weights[o * kFirstTaps + k] * kByteScale;
+  }
+}
+
+}  // namespace
+
+Layer layer(int index) {
+  const int stage = index / kLayersPerStage;
+  const int outputs = kStageChannels[stage];
+  if (index % kLayersPerStage != 0) return {outputs, outputs};
+  return {stage == 0 ? kPictureChannels : kStageChannels[stage - 1], outputs};
+}
+
+TransformedWeights::TransformedWeights() {
+  for (int index = 0; index < kLayers; index++) {
+    const Layer l = layer(index);
+    originals_[index].assign(l.num_weights(), NAN);  // equal to nothing
+    biases_[index].assign(l.outputs, NAN);
+    forward_[index] = Arena((index == 0 ? l.num_weights() : l.num_transformed()) * sizeof(float));
+    backward_[index] = Arena(l.num_transformed() * sizeof(float));
+    weights_.forward[index] = forward_[index].floats();
+    weights_.backward[index] = backward_[index].floats();
+    weights_.bias[index] = biases_[index].data();
+  }
+  weights_.first = forward_[0].floats();
+}
+
+void TransformedWeights::update(const float* const* weights, const float* const* biases) {
+  for (int index = 0; index < kLayers; index++) {
+    if (!copy_if_changed(index, weights[index], biases[index])) continue;
+    if (index == 0) {
+      scale_first_layer(weights[0], forward_[0].floats());
+    } else {
+      transform_layer(layer(index), weights[index], forward_[index].floats(), backward_[index].floats());
+    }
+  }
+}
+
+bool TransformedWeights::copy_if_changed(int index, const float* weights, const float* biases) {
+  std::memcpy(biases_[index].data(), biases, biases_[index].size() * sizeof(float));
+  const size_t bytes = originals_[index].size() * sizeof(float);
+  if (std::memcmp(originals_[index].data(), weights, bytes) == 0) return false;
+  std::memcpy(originals_[index].data(), weights, bytes);
+  return true;
+}
+
+void transform_gradient_back(int index, const float* sums, float* gradient) {
+  const Layer l = layer(index);
+  if (index == 0) {
+    for (int o = 0; o < l.outputs; o++) {
+      for (int k = 0; k < kFirstTaps; k++) gradient[o * kFirstTaps + k] = sums[k * l.outputs + o] * kByteScale;
+    }
+    return;
+  }
+  const size_t step = static_cast<size_t>(l.inputs) * l.outputs;
+  for (int i = 0; i < l.inputs; i++) {
+    float rows[3][6][kMostOutputs] = {}, kernel[9][kMostOutputs] = {};  // the innermost loops run over outputs
+    for (int e = 0; e < kProducts; e++) {
+      const float* values = sums + e * step + static_cast<size_t>(i) * l.outputs;
+      for (int r = 0; r < 3; r++) add_scaled(kG[e / 6][r], values, rows[r][e % 6], l.outputs);
+    }
+    for (int k = 0; k < 9; k++) {
+      for (int j = 0; j < 6; j++) add_scaled(kG[j][k % 3], rows[k / 3][j], kernel[k], l.outputs);
+      for (int o = 0; o < l.outputs; o++) gradient[(o * 9 + 8 - k) * l.inputs + i] = kernel[k][o];
+    }
+  }
+}
