@@ -2,8 +2,8 @@
 
 Error bounds. A Winograd output is a sum over 36 products that partly cancel: in the worst case rounding grows by the
 norms of the transforms, (19 * 10 * 1)^2 * 6e-8 = 2e-3 of the sum of |w| |x| over the kernel. Rounding errors do not
-conspire: what is measured is below 2e-6 of that sum, and BOUND is ten times as much. Direct convolution is bounded by
-27 * 6e-8 = 2e-6 in the worst case.
+conspire: what is measured is below 3e-6 of that sum, and BOUND leaves a factor of seven. Direct convolution is
+bounded by 27 * 6e-8 = 2e-6 in the worst case.
 """
 
 from __future__ import annotations

@@ -57,8 +57,9 @@ class Library:
         self.ffi.cdef(C_INTERFACE)
         if not path.exists():
             raise KernelsMissingError("they were not compiled; with a C++ compiler (g++ or clang++), install again")
+        self.functions: Any
         try:
-            self.functions: Any = self.ffi.dlopen(str(path))
+            self.functions = self.ffi.dlopen(str(path))
         except OSError as error:
             raise KernelsMissingError(f"{path} does not load: {error}; install again") from None
         if self.functions.rl_interface_version() != INTERFACE_VERSION:
