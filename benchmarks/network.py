@@ -1,35 +1,44 @@
-"""How fast the networks are, and how much of the machine's arithmetic they use.
+"""Samples per second of each network, forward as in acting and forward+backward as in learning, and their share of the
+machine's sgemm peak, measured in between. The impala network is measured with PyTorch's convolutions at their best
+(channels-last, cache-sized chunks) and with our kernels, alternating; then each of its layers alone.
 
-Per network: samples/s of acting (forward) and of learning (forward+backward) in chunks as the learner cuts them, as
-GFLOP/s and as a share of the sgemm peak, which is measured in between with the same threads. Every figure is the
-median of REPEATS interleaved repeats: peak, forward, forward+backward, peak, ...
+    .venv/bin/python benchmarks/network.py                        # one thread, the best instruction set
+    .venv/bin/python benchmarks/network.py --num-threads 2
+    .venv/bin/python benchmarks/network.py --instruction-set avx2  # PyTorch is held to AVX2 as well
 
-A multiply-add counts as 2 FLOP, a convolution as its direct sum. Only Conv2d and Linear count. The backward pass
-counts twice the forward pass, less the gradient by the observations, which nobody needs.
-
-Bar: impala forward+backward on one thread at 42 % of the sgemm peak or more.
-
-    .venv/bin/python benchmarks/network.py --num-threads 1 --seconds 1
+GFLOP/s count direct convolution, two operations per multiply-add, whatever the algorithm does. Figures are medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlcluster import machine
-from rlcluster.config import NETWORK_NAMES, PolicySettings
+from rlcluster.config import NETWORK_NAMES, KernelsName, PolicySettings
 
 if TYPE_CHECKING:  # torch and numpy are imported for real after the threads are limited
     from torch import Tensor, nn
 
     from rlcluster.environments.interface import EnvironmentSpec
+    from rlcluster.policy import ActorCritic
 
-REPEATS = 5
+REPEATS = 7
 SGEMM_SIZES = (1024, 1536, 2048)
-BARS = {("impala", "forward+backward"): 0.42}  # share of the sgemm peak, on one thread
+LAYER_IMAGES = 64
+SHARE_BAR = 0.42  # of the sgemm peak: impala forward+backward with PyTorch's convolutions, one thread
+RATIO_BARS = {"portable": 1.0, "avx2": 1.3, "avx512": 2.0}  # our kernels over PyTorch with the same instructions
+
+# What holds PyTorch to an instruction set, before it is imported.
+TORCH_LIMITS = {
+    "portable": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {},
+}
 
 
 class Flop(NamedTuple):
@@ -39,22 +48,22 @@ class Flop(NamedTuple):
     training: float
 
 
-class Rates(NamedTuple):
-    peak: float  # FLOP/s of sgemm
-    forward: float  # samples/s
-    training: float  # samples/s
-
-
 def main() -> None:
     options = _options()
+    os.environ.update(TORCH_LIMITS[options.instruction_set])
     machine.limit_threads(options.num_threads)
     import torch
 
-    cores = f"{options.num_threads} threads of {machine.cores_allowed()} cores"
+    cores = f"{options.num_threads} threads of {machine.cores_allowed()} cores, {options.instruction_set}"
     print(f"{machine.cpu_model()}, {cores}, torch {torch.__version__}, commit {machine.git_commit()}")
-    print(f"{'network':8}{'pass':18}{'samples/s':>12}{'GFLOP/s':>10}{'sgemm':>8}{'share':>8}{'bar':>8}")
-    for network in NETWORK_NAMES:
-        _measure(network, options)
+    peak = sgemm_peak(options.seconds)
+    print(f"sgemm peak {peak / 1e9:.0f} GFLOP/s before, ", end="", flush=True)
+    lines = [line for network in NETWORK_NAMES for line in measure_network(network, options, peak)]
+    print(f"{sgemm_peak(options.seconds) / 1e9:.0f} after")
+    print(f"{'network':8}{'pass':18}{'kernels':10}{'samples/s':>12}{'GFLOP/s':>10}{'share':>8}{'ratio':>8}{'bar':>8}")
+    print("\n".join(lines), flush=True)
+    if options.num_threads == 1:
+        measure_layers(options, peak)
 
 
 def count_flop(policy: nn.Module, observations: Tensor) -> Flop:
@@ -91,28 +100,135 @@ def sgemm_peak(seconds: float) -> float:
     return best
 
 
-def _measure(network: str, options: argparse.Namespace) -> None:
-    """Measures one network and prints its two lines."""
-    from rlcluster.learner import CHUNK_SIZES
-    from rlcluster.policy import make_policy
+def measure_network(network: str, options: argparse.Namespace, peak: float) -> list[str]:
+    """The lines of one network; with two kinds of kernels, they take turns."""
     from rlcluster.reports.check import forward_pass, random_observations, samples_per_second, training_pass
 
     spec = _spec(network)
-    policy = make_policy(PolicySettings.model_validate({"network": network}), spec, seed=0)
-    observations = random_observations(spec, CHUNK_SIZES[network])
-    flop = count_flop(policy, observations)
-    passes = forward_pass(policy, observations), training_pass(policy, observations)
-    repeats = [
-        Rates(
-            sgemm_peak(options.seconds),
-            *(samples_per_second(step, len(observations), options.seconds) for step in passes),
-        )
-        for _ in range(REPEATS)
-    ]
-    rates = Rates(*(median(column) for column in zip(*repeats, strict=True)))
-    _print_line(network, "forward", rates.forward, flop.forward, rates.peak)
-    bar = BARS.get((network, "forward+backward")) if options.num_threads == 1 else None
-    _print_line(network, "forward+backward", rates.training, flop.training, rates.peak, bar)
+    kinds = ("torch", "native") if network == "impala" else ("torch",)
+    policies = [_policy(network, spec, kind, options.instruction_set) for kind in kinds]
+    observations = [random_observations(spec, policy.chunk_size) for policy in policies]
+    flop = count_flop(policies[0], observations[0])
+    lines = []
+    for name, make_pass, work in (
+        ("forward", forward_pass, flop.forward),
+        ("forward+backward", training_pass, flop.training),
+    ):
+        rates: list[list[float]] = [[] for _ in kinds]
+        for _ in range(REPEATS):
+            for policy, batch, results in zip(policies, observations, rates, strict=True):
+                results.append(samples_per_second(make_pass(policy, batch), len(batch), options.seconds))
+        for k, policy in enumerate(policies):
+            speed, ratio = median(rates[k]), median(rates[k]) / median(rates[0])
+            bar, is_training = "-", name == "forward+backward"
+            if k:
+                bar = f"{RATIO_BARS[options.instruction_set]:.1f}"
+            elif network == "impala" and is_training and options.num_threads == 1:
+                bar = f"{SHARE_BAR:.0%}"
+            figures = f"{speed:12,.0f}{speed * work / 1e9:10.1f}{speed * work / peak:8.1%}{ratio:8.2f}{bar:>8}"
+            lines.append(f"{network:8}{name:18}{policy.kernels:10}{figures}")
+    return lines
+
+
+def measure_layers(options: argparse.Namespace, peak: float) -> None:
+    """Each kind of convolution of the impala network alone, 64 images, with what is fused into it: ours and torch's."""
+    print(f"\n{'layer':24}{'pass':18}{'torch GFLOP/s':>14}{'ours GFLOP/s':>14}{'share':>8}{'ratio':>8}")
+    layers = (
+        (0, "3->16 at 64x64"),
+        (2, "16->16 at 32x32"),
+        (5, "16->32 at 32x32"),
+        (7, "32->32 at 16x16"),
+        (12, "32->32 at 8x8"),
+    )
+    for index, name in layers:
+        for backward in (False, True):
+            ours, torchs, work = _layer_passes(index, backward, options.instruction_set)
+            rates: tuple[list[float], list[float]] = [], []
+            for _ in range(REPEATS):
+                for step, results in zip((torchs, ours), rates, strict=True):
+                    results.append(_calls_per_second(step, options.seconds / 2) * work)
+            slow, fast = median(rates[0]), median(rates[1])
+            kind = "backward" if backward else "forward"
+            figures = f"{slow / 1e9:14.0f}{fast / 1e9:14.0f}{fast / peak:8.0%}{fast / slow:8.2f}"
+            print(f"{name:24}{kind:18}{figures}", flush=True)
+
+
+def _layer_passes(
+    index: int, backward: bool, instruction_set: str
+) -> tuple[Callable[[], object], Callable[[], object], float]:
+    """Our pass of layer `index`, torch's, and the operations of each.
+
+    Forward: from bytes (layer 0), or convolution and bias (a stage's first), or with the sum and the ReLU (a block's
+    second). Backward: all gradients of it, ReLU included; for layer 0 those of the weights alone.
+    """
+    import torch
+    from torch.nn import functional
+
+    from rlcluster.kernels.library import Trunk
+
+    policy = _policy("impala", _spec("impala"), "torch", instruction_set)
+    convolutions = [layer for layer in policy.trunk.modules() if isinstance(layer, torch.nn.Conv2d)]
+    parameters = [layer.weight.detach() for layer in convolutions], [layer.bias.detach() for layer in convolutions]
+    weight, bias = parameters[0][index], parameters[1][index]
+    outputs, inputs = weight.shape[:2]
+    side = 64 // (1, 2, 4, 8)[(index + 4) // 5]
+    sizes = LAYER_IMAGES, side, side
+    pictures = torch.randint(0, 256, (*sizes, 3), dtype=torch.uint8)
+    x, residual, gradient = (torch.randn(*sizes, count) for count in (inputs, outputs, outputs))
+
+    def pad(image: Tensor) -> Tensor:
+        return functional.pad(image, (0, 0, 1, 1, 1, 1)).contiguous()
+
+    tensors = {
+        "pictures": pictures,
+        "input": pad(torch.relu(x)),
+        "residual": residual,
+        "sum": torch.empty_like(residual),
+    }
+    tensors |= {"output": torch.empty(*sizes, inputs if backward else outputs)}
+    tensors |= {"gradient": gradient if index == 0 else pad(gradient)}
+    tensors |= {"weight_gradient": torch.empty_like(weight), "bias_gradient": torch.empty_like(bias)}
+    trunk = Trunk(64, 64, instruction_set)
+    x, residual, gradient = (image.permute(0, 3, 1, 2) for image in (x, residual, gradient))
+    rectified, mask = torch.relu(x), [index != 0, True, True]
+
+    @torch.inference_mode()
+    def torch_forward() -> Tensor:
+        if index == 0:
+            return functional.conv2d(pictures.permute(0, 3, 1, 2).float().mul_(1 / 255), weight, bias, padding=1)
+        if index % 5 == 0:
+            return functional.conv2d(x, weight, bias, padding=1)
+        return torch.relu(functional.conv2d(rectified, weight, bias, padding=1).add_(residual))
+
+    @torch.inference_mode()
+    def torch_backward() -> object:
+        steps = [1, 1], [1, 1], [1, 1]
+        results = torch.ops.aten.convolution_backward(gradient, x, weight, [outputs], *steps, False, [0, 0], 1, mask)
+        return torch.ops.aten.threshold_backward(results[0], x, 0) if index % 5 else results
+
+    def ours() -> None:
+        trunk.layer("backward" if backward else "forward", index, sizes, tensors, parameters)
+
+    forward_work = 2 * 9 * inputs * outputs * side * side * LAYER_IMAGES
+    work = forward_work * (sum(mask[:2]) if backward else 1)
+    return ours, torch_backward if backward else torch_forward, work
+
+
+def _calls_per_second(step: Callable[[], object], seconds: float) -> float:
+    from rlcluster.reports.check import samples_per_second
+
+    return samples_per_second(step, 1, seconds)
+
+
+def _policy(network: str, spec: EnvironmentSpec, kind: KernelsName, instruction_set: str) -> ActorCritic:
+    from rlcluster.kernels.library import Trunk
+    from rlcluster.policy import ImpalaTrunk, make_policy
+
+    policy = make_policy(PolicySettings.model_validate({"network": network}), spec, 0, kind)
+    if kind == "native":
+        assert isinstance(policy.trunk, ImpalaTrunk)
+        policy.trunk.kernels = Trunk(64, 64, instruction_set)
+    return policy
 
 
 def _spec(network: str) -> EnvironmentSpec:
@@ -125,19 +241,11 @@ def _spec(network: str) -> EnvironmentSpec:
     return EnvironmentSpec((4,), np.dtype(np.float32), 2) if network == "mlp" else SPEC
 
 
-def _print_line(
-    network: str, name: str, samples_per_second: float, flop: float, peak: float, bar: float | None = None
-) -> None:
-    rate = samples_per_second * flop
-    bar_text = "-" if bar is None else f"{bar:.0%}"
-    figures = f"{samples_per_second:12,.0f}{rate / 1e9:10.1f}{peak / 1e9:8.0f}{rate / peak:8.1%}{bar_text:>8}"
-    print(f"{network:8}{name:18}{figures}", flush=True)
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-threads", type=int, default=1, help="threads of torch (1)")
+    parser.add_argument("--num-threads", type=int, default=1, help="threads of torch and of the kernels (1)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement (1)")
+    parser.add_argument("--instruction-set", choices=TORCH_LIMITS, default="avx512", help="of the kernels (avx512)")
     options = parser.parse_args()
     if options.num_threads < 1 or options.seconds <= 0:
         parser.error(f"--num-threads {options.num_threads} --seconds {options.seconds:g}: both should be positive")

@@ -26,8 +26,6 @@ from rlcluster.policy import ActorCritic, PolicyOutput
 from rlcluster.reward_normalizer import RewardNormalizer
 from rlcluster.rollout import Rollout
 
-CHUNK_SIZES = {"impala": 64, "nature": 512, "mlp": 4096}  # samples whose activations fit the caches, measured
-
 # What is summed over samples and minibatches, and then over ranks.
 SUM_NAMES = (*LossSums._fields, "samples")
 
@@ -87,7 +85,7 @@ class Learner:
         self._algorithm = ALGORITHMS[settings.algorithm]
         self._flat = FlatParameters(policy)
         self._optimizer = self._algorithm.optimizer(self._flat.parameters, settings.training)
-        self._chunk_size = settings.hardware.chunk_size or CHUNK_SIZES[policy.network]
+        self._chunk_size = settings.hardware.chunk_size or policy.chunk_size
         self._normalizer = RewardNormalizer(
             len(env_indices), settings.training.gamma, settings.training.reward_clip, ranks
         )

@@ -32,7 +32,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.network = network
         if network == "mlp":
-            self.trunk: nn.Module = MlpTrunk(math.prod(spec.observation_shape), hidden_sizes)
+            self.trunk: MlpTrunk | NatureTrunk | ImpalaTrunk = MlpTrunk(math.prod(spec.observation_shape), hidden_sizes)
             num_features = hidden_sizes[-1]
         elif network == "impala":
             self.trunk = ImpalaTrunk(spec.observation_shape)
@@ -43,6 +43,17 @@ class ActorCritic(nn.Module):
         self.policy_head = nn.Linear(num_features, spec.num_actions)
         self.value_head = nn.Linear(num_features, 1)
 
+    @property
+    def chunk_size(self) -> int:
+        """Samples of one gradient pass: many enough to keep the machine busy, few enough for its caches. Measured."""
+        return self.trunk.chunk_size
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set of our own convolutions, or "torch"."""
+        kernels = self.trunk.kernels if isinstance(self.trunk, ImpalaTrunk) else None
+        return "torch" if kernels is None else kernels.instruction_set
+
     def forward(self, observations: Tensor) -> PolicyOutput:
         """[B, H, W, C] bytes, or [B, ...] floats."""
         policy_features, value_features = self.trunk(observations)
@@ -51,6 +62,8 @@ class ActorCritic(nn.Module):
 
 class MlpTrunk(nn.Module):
     """Two towers of tanh layers, one for the policy and one for the value."""
+
+    chunk_size = 4096
 
     def __init__(self, num_inputs: int, hidden_sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -76,6 +89,7 @@ class NatureTrunk(nn.Module):
     """The network of Mnih et al. 2015 (Nature)."""
 
     num_features = 512
+    chunk_size = 512
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -107,6 +121,10 @@ class ImpalaTrunk(nn.Module):
         self.linear = nn.Linear(self.channels[-1] * height * width, self.num_features)
         self.kernels: Trunk | None = None
         self.must_use_kernels = False
+
+    @property
+    def chunk_size(self) -> int:
+        return 64 if self.kernels is None else 256
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         features = functional.relu_(self.linear(self._convolve(observations)))

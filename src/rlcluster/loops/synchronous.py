@@ -159,6 +159,7 @@ class SynchronousTraining:
             "mode": self._settings.mode,
             "env": self._settings.env.name,
             "network": self._learner.policy.network,
+            "kernels": self._learner.policy.kernels,
             "num_envs": self._settings.env.num_envs,
             "world_size": self._ranks.world_size,
             "num_threads": machine.num_threads(self._settings.hardware.num_threads),

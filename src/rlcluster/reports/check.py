@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from rlcluster import environments, machine
-from rlcluster.config import EnvSettings, PolicySettings
+from rlcluster.config import EnvSettings, KernelsName, PolicySettings
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.procgen import SPEC
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
-from rlcluster.learner import CHUNK_SIZES
+from rlcluster.kernels.library import KernelsMissingError, load
 from rlcluster.policy import ActorCritic, make_policy
 
 MEASURE_SECONDS = 1.0
 MIN_MEMORY_GB = 2.0
+KERNELS_COMPARED: tuple[KernelsName, KernelsName] = ("auto", "torch")
 
 
 class CheckFailedError(Exception):
@@ -37,6 +38,7 @@ def check_command(output_dir: Path) -> int:
         ("Memory", _memory),
         ("Procgen engine", _procgen),
         ("Policy", _policy),
+        ("Kernels", _kernels),
         ("Write access", lambda: _write_access(output_dir)),
     ]
     failures = 0
@@ -125,10 +127,27 @@ def _procgen() -> str:
 
 def _policy() -> str:
     policy = make_policy(PolicySettings(network="impala"), SPEC, seed=0)
-    observations = random_observations(SPEC, CHUNK_SIZES["impala"])
-    forward = samples_per_second(forward_pass(policy, observations), len(observations))
-    backward = samples_per_second(training_pass(policy, observations), len(observations))
-    return f"impala network, forward {forward:,.0f} samples/s, forward and backward {backward:,.0f} samples/s"
+    rates = training_rate(policy)
+    return f"impala network ({policy.kernels}), forward {rates[0]:,.0f} samples/s, forward and backward {rates[1]:,.0f}"
+
+
+def _kernels() -> str:
+    """Our own convolutions beside torch's; not a failure where they are missing, but it has its price."""
+    ours, torchs = (make_policy(PolicySettings(network="impala"), SPEC, 0, name) for name in KERNELS_COMPARED)
+    try:
+        load()
+    except KernelsMissingError as error:
+        return f"none, PyTorch does their work, which takes two to three times as long: {error}"
+    ratio = training_rate(ours)[1] / training_rate(torchs)[1]
+    return f"{ours.kernels}, training {ratio:.1f} times as fast as with PyTorch's convolutions"
+
+
+def training_rate(policy: ActorCritic) -> tuple[float, float]:
+    """Samples per second, forward as in acting, and forward and backward."""
+    observations = random_observations(SPEC, policy.chunk_size)
+    passes = forward_pass(policy, observations), training_pass(policy, observations)
+    forward, both = (samples_per_second(step, len(observations)) for step in passes)
+    return forward, both
 
 
 def _write_access(output_dir: Path) -> str:
