@@ -14,7 +14,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 	@echo "Further flags: make train ARGS='--env starpilot --num-envs 64'"
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/rlcluster/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -63,5 +63,5 @@ bench-network: $(INSTALLED)  ## samples per second of each network
 	$(BIN)/python benchmarks/network.py $(ARGS)
 
 clean:  ## remove environments and caches; runs/ stays
-	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -57,7 +57,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "impala": Workload(("--network", "impala", *COINRUN), 1, {1: 1.8, 2: 2.0}),
+    "impala": Workload(("--network", "impala", *COINRUN), 1, {1: 3.5, 2: 3.5}),
     "nature": Workload(("--network", "nature", *COINRUN), 6, {1: 1.6, 2: 1.6}),
     "cartpole": Workload(("--network", "mlp", *CARTPOLE), 20, {1: 1.2, 2: 1.2}),
 }
