@@ -14,7 +14,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 	@echo "Further flags: make train ARGS='--env starpilot --num-envs 64'"
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/rlcluster/kernels/native/*)
+$(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/kernels/build.py $(wildcard src/rlcluster/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
-from rlcluster.kernels.build import LIBRARY, SOURCES, BuildError, build
+from rlcluster.kernels.build import LIBRARY, SOURCES, NoCompilerError, build
 
 NAME = f"rlcluster.kernels.{LIBRARY.stem}"
 
@@ -21,17 +21,16 @@ class BuildKernels(build_ext):
         return str(Path(*fullname.split("."))) + LIBRARY.suffix
 
     def build_extension(self, ext: Extension) -> None:
+        output = Path(self.get_ext_fullpath(ext.name))
         try:
-            build(Path(self.get_ext_fullpath(ext.name)))
-        except BuildError as error:
+            build(output)
+        except NoCompilerError as error:
             print(f"warning: the kernels are left out, PyTorch does their work: {error}", file=sys.stderr)
-
-    def copy_extensions_to_source(self) -> None:
-        if Path(self.build_lib, *NAME.split(".")).with_suffix(LIBRARY.suffix).exists():
-            super().copy_extensions_to_source()
+            for old in (output, LIBRARY):  # what an earlier build left may not fit these sources
+                old.unlink(missing_ok=True)
 
 
 root = Path(__file__).parent
 files = [str(file.relative_to(root)) for file in sorted(SOURCES.iterdir())]
 sources, headers = [f for f in files if f.endswith(".cpp")], [f for f in files if f.endswith(".hpp")]
-setup(cmdclass={"build_ext": BuildKernels}, ext_modules=[Extension(NAME, sources, depends=headers)])
+setup(cmdclass={"build_ext": BuildKernels}, ext_modules=[Extension(NAME, sources, depends=headers, optional=True)])

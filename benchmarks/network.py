@@ -1,8 +1,8 @@
 """Samples per second of each network, forward as in acting and forward+backward as in learning, and their share of the
-machine's sgemm peak, measured in between. The impala network is measured with PyTorch's convolutions at their best
-(channels-last, cache-sized chunks) and with our kernels, alternating; then each of its layers alone.
+machine's sgemm peak. The networks with convolutions are measured with PyTorch's at their best (channels-last, chunks
+that fit the caches) and with our kernels, alternating; then each layer of the impala network alone.
 
-    .venv/bin/python benchmarks/network.py                        # one thread, the best instruction set
+    .venv/bin/python benchmarks/network.py                        # one thread, AVX-512
     .venv/bin/python benchmarks/network.py --num-threads 2
     .venv/bin/python benchmarks/network.py --instruction-set avx2  # PyTorch is held to AVX2 as well
 
@@ -105,7 +105,7 @@ def measure_network(network: str, options: argparse.Namespace, peak: float) -> l
     from rlcluster.reports.check import forward_pass, random_observations, samples_per_second, training_pass
 
     spec = _spec(network)
-    kinds = ("torch", "native") if network == "impala" else ("torch",)
+    kinds: tuple[KernelsName, ...] = ("torch",) if network == "mlp" else ("torch", "native")
     policies = [_policy(network, spec, kind, options.instruction_set) for kind in kinds]
     observations = [random_observations(spec, policy.chunk_size) for policy in policies]
     flop = count_flop(policies[0], observations[0])
@@ -121,9 +121,9 @@ def measure_network(network: str, options: argparse.Namespace, peak: float) -> l
         for k, policy in enumerate(policies):
             speed, ratio = median(rates[k]), median(rates[k]) / median(rates[0])
             bar, is_training = "-", name == "forward+backward"
-            if k:
+            if k and network == "impala":
                 bar = f"{RATIO_BARS[options.instruction_set]:.1f}"
-            elif network == "impala" and is_training and options.num_threads == 1:
+            elif not k and network == "impala" and is_training and options.num_threads == 1:
                 bar = f"{SHARE_BAR:.0%}"
             figures = f"{speed:12,.0f}{speed * work / 1e9:10.1f}{speed * work / peak:8.1%}{ratio:8.2f}{bar:>8}"
             lines.append(f"{network:8}{name:18}{policy.kernels:10}{figures}")
@@ -188,7 +188,7 @@ def _layer_passes(
     tensors |= {"output": torch.empty(*sizes, inputs if backward else outputs)}
     tensors |= {"gradient": gradient if index == 0 else pad(gradient)}
     tensors |= {"weight_gradient": torch.empty_like(weight), "bias_gradient": torch.empty_like(bias)}
-    trunk = Trunk(64, 64, instruction_set)
+    trunk = Trunk("impala", 64, 64, instruction_set)
     x, residual, gradient = (image.permute(0, 3, 1, 2) for image in (x, residual, gradient))
     rectified, mask = torch.relu(x), [index != 0, True, True]
 
@@ -222,12 +222,12 @@ def _calls_per_second(step: Callable[[], object], seconds: float) -> float:
 
 def _policy(network: str, spec: EnvironmentSpec, kind: KernelsName, instruction_set: str) -> ActorCritic:
     from rlcluster.kernels.library import Trunk
-    from rlcluster.policy import ImpalaTrunk, make_policy
+    from rlcluster.policy import ConvolutionalTrunk, make_policy
 
     policy = make_policy(PolicySettings.model_validate({"network": network}), spec, 0, kind)
     if kind == "native":
-        assert isinstance(policy.trunk, ImpalaTrunk)
-        policy.trunk.kernels = Trunk(64, 64, instruction_set)
+        assert isinstance(policy.trunk, ConvolutionalTrunk)
+        policy.trunk.kernels = Trunk(network, 64, 64, instruction_set)
     return policy
 
 
@@ -247,6 +247,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement (1)")
     parser.add_argument("--instruction-set", choices=TORCH_LIMITS, default="avx512", help="of the kernels (avx512)")
     options = parser.parse_args()
+    if options.instruction_set.replace("avx512", "avx512f") not in ("portable", *machine.cpu_flags()):
+        parser.error(f"--instruction-set {options.instruction_set}: this processor does not have it")
     if options.num_threads < 1 or options.seconds <= 0:
         parser.error(f"--num-threads {options.num_threads} --seconds {options.seconds:g}: both should be positive")
     return options

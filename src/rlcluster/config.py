@@ -190,7 +190,7 @@ class HardwareSettings(Section):
     chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
     kernels: KernelsName = Field(
         "auto",
-        description="convolutions of the impala network; auto: our own where possible, native: or an error",
+        description="convolutions; auto: our own where possible, native: or an error, torch: never",
     )
 
 

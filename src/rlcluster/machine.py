@@ -146,6 +146,15 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_flags() -> list[str]:
+    """What the processor can do, in Linux's words; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    return next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+
+
 def git_commit() -> str | None:
     """The commit of the source this package runs from; None when it is not a git checkout."""
     folder = Path(__file__).resolve().parent

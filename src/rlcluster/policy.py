@@ -16,8 +16,8 @@ from rlcluster.config import KernelsName, PolicySettings
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.errors import UserError
-from rlcluster.kernels import impala
-from rlcluster.kernels.library import KernelsMissingError, Trunk
+from rlcluster.kernels import features
+from rlcluster.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
 
 
 class PolicyOutput(NamedTuple):
@@ -51,7 +51,7 @@ class ActorCritic(nn.Module):
     @property
     def kernels(self) -> str:
         """The instruction set of our own convolutions, or "torch"."""
-        kernels = self.trunk.kernels if isinstance(self.trunk, ImpalaTrunk) else None
+        kernels = self.trunk.kernels if isinstance(self.trunk, ConvolutionalTrunk) else None
         return "torch" if kernels is None else kernels.instruction_set
 
     def forward(self, observations: Tensor) -> PolicyOutput:
@@ -85,11 +85,51 @@ class MlpTrunk(nn.Module):
         return nn.Sequential(*layers)
 
 
-class NatureTrunk(nn.Module):
+class ConvolutionalTrunk(nn.Module):
+    """Convolutions, by our own kernels where they can be, and a linear layer."""
+
+    num_features: int
+    torch_chunk_size: int
+    kernels_chunk_size: int  # for pictures of 64x64
+    linear: nn.Linear
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: Trunk | None = None
+        self.must_use_kernels = False
+
+    @property
+    def chunk_size(self) -> int:
+        if self.kernels is None:
+            return self.torch_chunk_size
+        height, width, _ = self.kernels.picture_shape
+        return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = functional.relu_(self.linear(self._convolve(observations)))
+        return hidden, hidden
+
+    def _convolve(self, observations: Tensor) -> Tensor:
+        """[B, channels * height * width] after the last ReLU."""
+        if self.kernels is not None:
+            layers = [layer for layer in self.modules() if isinstance(layer, nn.Conv2d)]
+            problem = features.why_not(self.kernels, observations, layers)
+            if problem is None:
+                return features.features(self.kernels, observations, layers)
+            if self.must_use_kernels:
+                raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
+        return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
+
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class NatureTrunk(ConvolutionalTrunk):
     """The network of Mnih et al. 2015 (Nature)."""
 
     num_features = 512
-    chunk_size = 512
+    torch_chunk_size = 512
+    kernels_chunk_size = 512
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -99,19 +139,19 @@ class NatureTrunk(nn.Module):
         height, width = (_nature_output(side) for side in shape[:2])
         self.linear = nn.Linear(64 * height * width, self.num_features)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = _to_channels_last(observations)
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
         for convolution in self.convolutions:
             hidden = functional.relu_(convolution(hidden))
-        features = functional.relu_(self.linear(hidden.flatten(1)))
-        return features, features
+        return hidden
 
 
-class ImpalaTrunk(nn.Module):
+class ImpalaTrunk(ConvolutionalTrunk):
     """The deep residual network of IMPALA (arXiv 1802.01561, figure 3), as Procgen uses it."""
 
     channels = (16, 32, 32)
     num_features = 256
+    torch_chunk_size = 64
+    kernels_chunk_size = 256
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -119,30 +159,11 @@ class ImpalaTrunk(nn.Module):
         self.stages = nn.ModuleList(ImpalaStage(sizes[k], sizes[k + 1]) for k in range(len(self.channels)))
         height, width = (math.ceil(side / 2 ** len(self.channels)) for side in shape[:2])
         self.linear = nn.Linear(self.channels[-1] * height * width, self.num_features)
-        self.kernels: Trunk | None = None
-        self.must_use_kernels = False
 
-    @property
-    def chunk_size(self) -> int:
-        return 64 if self.kernels is None else 256
-
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        features = functional.relu_(self.linear(self._convolve(observations)))
-        return features, features
-
-    def _convolve(self, observations: Tensor) -> Tensor:
-        """[B, channels * height * width] after the last ReLU."""
-        if self.kernels is not None:
-            layers = [layer for layer in self.stages.modules() if isinstance(layer, nn.Conv2d)]
-            problem = impala.why_not(self.kernels, observations, layers)
-            if problem is None:
-                return impala.features(self.kernels, observations, layers)
-            if self.must_use_kernels:
-                raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
-        hidden = _to_channels_last(observations)
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
         for stage in self.stages:
             hidden = stage(hidden)
-        return functional.relu(hidden).flatten(1)
+        return functional.relu(hidden)
 
 
 class ImpalaStage(nn.Module):
@@ -179,7 +200,7 @@ def make_policy(
 ) -> ActorCritic:
     """The network that the settings name, with orthogonal parameters drawn from the seed."""
     policy = ActorCritic(spec, choose_network(settings, spec), settings.hidden_sizes)
-    if isinstance(policy.trunk, ImpalaTrunk):
+    if isinstance(policy.trunk, ConvolutionalTrunk):
         policy.trunk.kernels = choose_kernels(kernels, policy.network, spec)
         policy.trunk.must_use_kernels = kernels == "native"
     _initialise(policy, seed)
@@ -202,12 +223,13 @@ def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
 
 def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) -> Trunk | None:
     """Our own convolutions, or None for torch's; raises a UserError where they are demanded and cannot be had."""
-    if kernels == "torch" or (network != "impala" and kernels == "auto"):
+    if kernels == "torch" or (network not in WEIGHT_SHAPES and kernels == "auto"):
         return None
     try:
-        if network != "impala" or spec.observation_shape[2] != 3:
-            raise KernelsMissingError(f"they are for the impala network on pictures of 3 channels, not for {network}")
-        return Trunk(spec.observation_shape[0], spec.observation_shape[1])
+        if network not in WEIGHT_SHAPES or spec.observation_shape[2] != 3:
+            names = " and ".join(WEIGHT_SHAPES)
+            raise KernelsMissingError(f"they are for the networks {names} on pictures of 3 channels, not for {network}")
+        return Trunk(network, spec.observation_shape[0], spec.observation_shape[1])
     except KernelsMissingError as error:
         if kernels == "native":
             raise UserError(f"hardware.kernels=native: {error}; or use auto") from None

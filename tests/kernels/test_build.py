@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcluster.kernels.build import BuildError, build
+from rlcluster.kernels.build import BuildError, NoCompilerError, build
 
 EVERYTHING = """
 import sys
@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 from rlcluster.kernels.library import Trunk, load
 library = Path(sys.argv[1])
-channels = [(3, 16), *([(16, 16)] * 4), (16, 32), *([(32, 32)] * 9)]
-weights = [torch.randn(o, i, 3, 3).contiguous(memory_format=torch.channels_last) for i, o in channels]
-biases = [torch.randn(o) for _, o in channels]
+cases = [("impala", *case) for case in ((64, 64, 1, 1), (64, 64, 9, 3), (32, 96, 5, 2), (256, 32, 4, 2))]
 for instruction_set in load(library).supported():
-    for height, width, count, num_threads in ((64, 64, 1, 1), (64, 64, 9, 3), (32, 96, 5, 2), (256, 32, 4, 2)):
+    for network, height, width, count, num_threads in (*cases, ("nature", 64, 64, 1, 1), ("nature", 64, 64, 9, 3)):
         torch.set_num_threads(num_threads)
-        trunk = Trunk(height, width, instruction_set, library)
+        trunk = Trunk(network, height, width, instruction_set, library)
+        weights = [torch.randn(s).contiguous(memory_format=torch.channels_last) for s in trunk.weight_shapes]
+        biases = [torch.randn(s[0]) for s in trunk.weight_shapes]
         pictures = torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8)
         trunk.forward(pictures, weights, biases)
         saved = trunk.take_memory(count)
@@ -37,7 +37,7 @@ for instruction_set in load(library).supported():
 
 def test_without_a_compiler_the_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="no C\\+\\+ compiler \\(no-such-compiler\\)"):
+    with pytest.raises(NoCompilerError, match="no C\\+\\+ compiler \\(no-such-compiler\\)"):
         build(tmp_path / "libkernels.so")
     assert not list(tmp_path.iterdir())
 

@@ -32,7 +32,7 @@ draws = torch.Generator().manual_seed(0)
 def trunk_for(instruction_set: str) -> Trunk:
     if instruction_set not in load().supported():
         pytest.skip(f"this processor has no {instruction_set}")
-    return Trunk(SIDE, SIDE, instruction_set)
+    return Trunk("impala", SIDE, SIDE, instruction_set)
 
 
 def random_parameters() -> tuple[list[Tensor], list[Tensor]]:

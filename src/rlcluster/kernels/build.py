@@ -27,7 +27,11 @@ SOURCE_FLAGS = {"kernels_avx2": ("-mavx2", "-mfma"), "kernels_avx512": (*AVX512_
 
 
 class BuildError(Exception):
-    """Why there is no library, with the compiler's own words."""
+    """The compiler's own words."""
+
+
+class NoCompilerError(BuildError):
+    """There is none: the kernels are then left out."""
 
 
 def build(output: Path = LIBRARY, extra_flags: Sequence[str] = ()) -> None:
@@ -57,7 +61,7 @@ def _compiler() -> list[str]:
     for command in candidates:
         if shutil.which(command[0]):
             return command
-    raise BuildError(f"no C++ compiler ({', '.join(command[0] for command in candidates)})")
+    raise NoCompilerError(f"no C++ compiler ({', '.join(command[0] for command in candidates)})")
 
 
 def _flags_of(source: Path) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,17 +12,17 @@ import torch
 from cffi import FFI
 from torch import Tensor
 
+from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.kernels.build import LIBRARY
 
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")  # numbered as in library.cpp, the best last
-NUM_LAYERS = 15
 
 C_INTERFACE = """
 typedef struct rl_trunk rl_trunk;
 int rl_interface_version();
 int rl_is_supported(int instruction_set);
-rl_trunk *rl_trunk_create(int instruction_set, int height, int width);
+rl_trunk *rl_trunk_create(int kind, int instruction_set, int height, int width);
 void rl_trunk_destroy(rl_trunk *trunk);
 int64_t rl_trunk_num_features(const rl_trunk *trunk);
 int64_t rl_trunk_saved_bytes(const rl_trunk *trunk);
@@ -41,6 +42,16 @@ typedef struct {
 int rl_trunk_layer(rl_trunk *trunk, const float *const *weights, const float *const *biases, const LayerTask *task,
                    float *weight_gradient, float *bias_gradient);
 """
+REINSTALL = "compile them with a C++ compiler (g++ or clang++) at hand: make clean setup"
+
+# The shapes of the weights [outputs, inputs, kernel, kernel], layer by layer; numbered as in library.cpp.
+WEIGHT_SHAPES = {
+    "impala": [(16, 3, 3, 3), *([(16, 16, 3, 3)] * 4), (32, 16, 3, 3), *([(32, 32, 3, 3)] * 9)],
+    "nature": [(32, 3, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)],
+}
+COVERED = {"impala": "sides must be multiples of 32 up to 256", "nature": "they must have 64x64 pixels"}
+KEPT_BUFFERS = 2  # for passes to come; more would only be needed by graphs that overlap
+
 LAYER_KINDS = ("forward", "backward", "pool", "unpool")  # numbered as in trunk.hpp
 
 
@@ -56,14 +67,15 @@ class Library:
         self.ffi: Any = FFI()
         self.ffi.cdef(C_INTERFACE)
         if not path.exists():
-            raise KernelsMissingError("they were not compiled; with a C++ compiler (g++ or clang++), install again")
+            raise KernelsMissingError(f"they were not compiled; {REINSTALL}")
         self.functions: Any
         try:
             self.functions = self.ffi.dlopen(str(path))
-        except OSError as error:
-            raise KernelsMissingError(f"{path} does not load: {error}; install again") from None
-        if self.functions.rl_interface_version() != INTERFACE_VERSION:
-            raise KernelsMissingError(f"{path} is of another version; install again")
+            version = self.functions.rl_interface_version()
+        except (OSError, AttributeError) as error:
+            raise KernelsMissingError(f"{path} does not load: {error}; {REINSTALL}") from None
+        if version != INTERFACE_VERSION:
+            raise KernelsMissingError(f"{path} is of another version; {REINSTALL}")
 
     def supported(self) -> list[str]:
         """The instruction sets that this processor has, the best last."""
@@ -77,25 +89,29 @@ def load(path: Path = LIBRARY) -> Library:
 
 
 class Trunk:
-    """The convolutional trunk for pictures of one size. Copies and pickles as a new one: it owns memory, no state."""
+    """The convolutions of a network for pictures of one size. Copies and pickles as a new one: it owns memory alone."""
 
-    def __init__(self, height: int, width: int, instruction_set: str | None = None, path: Path = LIBRARY) -> None:
+    def __init__(
+        self, network: str, height: int, width: int, instruction_set: str | None = None, path: Path = LIBRARY
+    ) -> None:
         library = load(path)
         self.instruction_set = instruction_set or library.supported()[-1]
-        self._arguments = height, width, instruction_set, path
+        self._arguments = network, height, width, instruction_set, path
         self._ffi, self._functions = library.ffi, library.functions
-        number = INSTRUCTION_SETS.index(self.instruction_set)
-        handle = self._functions.rl_trunk_create(number, height, width)
+        kind, number = list(WEIGHT_SHAPES).index(network), INSTRUCTION_SETS.index(self.instruction_set)
+        handle = self._functions.rl_trunk_create(kind, number, height, width)
         if handle == self._ffi.NULL:
             raise KernelsMissingError(
-                f"{self.instruction_set} on pictures of {height}x{width} is not covered: sides must be multiples of 32 "
-                "up to 256, and the processor must have the instructions"
+                f"{self.instruction_set} for the {network} network on pictures of {height}x{width} is not covered: "
+                f"{COVERED[network]}, and the processor must have the instructions"
             )
         self._handle = self._ffi.gc(handle, self._functions.rl_trunk_destroy)
         self.picture_shape = height, width, 3
+        self.weight_shapes = WEIGHT_SHAPES[network]
         self.num_features = int(self._functions.rl_trunk_num_features(handle))
-        self._saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))
+        self.saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))  # of a picture, in training
         self._free: list[Tensor] = []
+        self._lock = threading.Lock()  # of the list above: threads may share a policy
 
     def __reduce__(self) -> tuple[type[Trunk], tuple[Any, ...]]:
         return Trunk, self._arguments
@@ -104,7 +120,7 @@ class Trunk:
         self, pictures: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
     ) -> Tensor:
         """[B, H, W, 3] bytes to [B, num_features] after the last ReLU; fills `saved` for a backward pass."""
-        features = torch.empty(len(pictures), self.num_features)
+        features = torch.empty(len(pictures), self.num_features, dtype=torch.float32, device="cpu")
         code = self._functions.rl_trunk_forward(
             self._handle,
             self._pointers(weights),
@@ -157,6 +173,8 @@ class Trunk:
 
         `sizes` are images, height and width. `weight_gradient` and `bias_gradient` are among the tensors of "backward".
         """
+        if index == 0 and "pictures" in tensors and sizes[1:] != self.picture_shape[:2]:
+            raise ValueError(f"the first layer is for pictures of {self.picture_shape}")
         task = self._ffi.new("LayerTask *")
         task.kind, task.index = LAYER_KINDS.index(kind), index
         task.num_images, task.height, task.width = sizes
@@ -171,23 +189,29 @@ class Trunk:
 
     def take_memory(self, num_pictures: int) -> Tensor:
         """Bytes for what a forward pass saves: those of an earlier pass, if its backward pass is over."""
-        size = num_pictures * self._saved_bytes
-        for k, memory in enumerate(self._free):
-            if len(memory) >= size:
-                return self._free.pop(k)
-        self._free.clear()  # too small for this use
-        return torch.empty(size, dtype=torch.uint8)
+        size = num_pictures * self.saved_bytes
+        with self._lock:
+            for k, memory in enumerate(self._free):
+                if len(memory) >= size:
+                    return self._free.pop(k)
+            self._free.clear()  # too small for this use
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def give_back(self, memory: Tensor) -> None:
-        self._free.append(memory)
+        with self._lock:
+            self._free = [memory, *self._free][:KEPT_BUFFERS]
 
     def _pointer(self, kind: str, tensor: Tensor) -> Any:
         return self._ffi.cast(kind, tensor.data_ptr())
 
     def _pointers(self, tensors: Sequence[Tensor]) -> Any:
-        assert len(tensors) == NUM_LAYERS
+        if len(tensors) != len(self.weight_shapes):
+            raise ValueError(f"{len(tensors)} tensors for {len(self.weight_shapes)} layers")
         return self._ffi.new("float *[]", [self._pointer("float *", tensor) for tensor in tensors])
 
     def _check(self, code: int) -> None:
         if code:
-            raise MemoryError("the kernels found no memory; use a smaller hardware.chunk_size or fewer threads")
+            raise UserError(
+                "the kernels found no memory or no threads; use a smaller hardware.chunk_size or fewer num_threads",
+                EXIT_RUN_FAILED,
+            )

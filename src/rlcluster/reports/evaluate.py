@@ -15,7 +15,7 @@ import yaml
 
 from rlcluster import environments
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, write_atomically
-from rlcluster.config import EnvSettings, Settings
+from rlcluster.config import EnvSettings, KernelsName, Settings
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.names import procgen_game
 from rlcluster.environments.randomness import Purpose, generator
@@ -105,7 +105,7 @@ def load_agent(path: Path, env_name: str | None = None) -> Agent:
         raise CheckpointError(path, "is a checkpoint of another version of rlcluster") from None
     if env_name is not None:
         settings = settings.model_copy(update={"env": settings.env.model_copy(update={"name": env_name})})
-    policy = make_policy(settings.policy, environments.describe(settings.env), 0, settings.hardware.kernels)
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0, _kernels(settings))
     try:
         policy.load_state_dict(parameters)
     except RuntimeError:
@@ -122,6 +122,11 @@ def level_settings(env: EnvSettings, levels: str, seed: int) -> EnvSettings:
     if levels == "test":
         update |= {"num_levels": 0, "start_level": 0}
     return env.model_copy(update=update)
+
+
+def _kernels(settings: Settings) -> KernelsName:
+    """Where a run demanded our kernels, its policy may still be played on a machine that has none."""
+    return "torch" if settings.hardware.kernels == "torch" else "auto"
 
 
 @torch.inference_mode()

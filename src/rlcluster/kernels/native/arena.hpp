@@ -1,5 +1,6 @@
 // Zeroed memory that begins at a line of the cache.
 #pragma once
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -26,3 +27,24 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
   size_t size_ = 0;
 };
+
+// Gives each request its place, rounded up to a line of the cache.
+class Layout {
+ public:
+  explicit Layout(float* start) : start_(start) {}
+  float* take(size_t floats) {
+    float* result = start_ == nullptr ? nullptr : start_ + used_;
+    used_ += (floats + 15) / 16 * 16;
+    return result;
+  }
+  size_t bytes() const { return std::max<size_t>(used_ * sizeof(float), kAlignment); }
+
+ private:
+  float* start_;
+  size_t used_ = 0;
+};
+
+// sums += values
+inline void add(const float* values, float* sums, size_t count) {
+  for (size_t i = 0; i < count; i++) sums[i] += values[i];
+}

@@ -4,6 +4,8 @@
 #include "vector_avx2.hpp"
 // the vectors come first
 #include "layers.hpp"
+#include "nature_passes.hpp"
 
 const Kernels kAvx2Kernels = {forward, backward, layer_alone};
+const NatureKernels kAvx2Nature = {nature_forward, nature_backward};
 #endif

@@ -4,6 +4,8 @@
 #include "vector_avx512.hpp"
 // the vectors come first
 #include "layers.hpp"
+#include "nature_passes.hpp"
 
 const Kernels kAvx512Kernels = {forward, backward, layer_alone};
+const NatureKernels kAvx512Nature = {nature_forward, nature_backward};
 #endif

@@ -3,5 +3,7 @@
 #include "vector_portable.hpp"
 // the vectors come first
 #include "layers.hpp"
+#include "nature_passes.hpp"
 
 const Kernels kPortableKernels = {forward, backward, layer_alone};
+const NatureKernels kPortableNature = {nature_forward, nature_backward};

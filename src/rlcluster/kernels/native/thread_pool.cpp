@@ -1,12 +1,19 @@
 #include "thread_pool.hpp"
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int thread = 1; thread < num_threads; thread++) {
-    workers_.emplace_back([this, thread] { wait_for_work(thread); });
+  try {
+    for (int thread = 1; thread < num_threads; thread++) {
+      workers_.emplace_back([this, thread] { wait_for_work(thread); });
+    }
+  } catch (...) {  // the system gives no more threads: those that run must end before this object does
+    close();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { close(); }
+
+void ThreadPool::close() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_closing_ = true;

@@ -22,6 +22,7 @@ class ThreadPool {
  private:
   void wait_for_work(int thread);
   void take_pieces(int thread);
+  void close();
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;

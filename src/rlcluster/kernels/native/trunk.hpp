@@ -68,8 +68,8 @@ struct GradientSums {
 
 // One thread's memory. All of it is zero at first, and nothing writes to a border.
 struct Scratch {
-  float* tiles;           // transformed inputs of a block of tiles
-  float* products;        // their products, or the transformed gradients
+  float* tiles;           // transformed tiles of a block: of the input, or of the gradient
+  float* products;        // their products, or the expanded tiles of the input
   float* picture;         // padded, as floats
   float* rows;            // 4 rows of the first layer's output
   float* convolved;       // a stage's convolution before pooling, one image; in backward the first layer's gradient
@@ -77,7 +77,7 @@ struct Scratch {
   float* acting[kStages][2];      // [group] padded images
   float* gradient[kStages];       // [group] padded images: of the running sum
   float* inner_gradient[kStages]; // [group] padded images: of a block's inner activation
-  float* unpooled[kStages];       // padded, of a stage's convolution: one image for stage 1, a group for stage 2
+  float* unpooled[kStages];       // padded, of a stage's convolution: one image for the second stage, a group for the third
 };
 
 struct ForwardTask {

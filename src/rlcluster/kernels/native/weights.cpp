@@ -1,6 +1,5 @@
 #include "weights.hpp"
 
-#include <cmath>
 #include <cstring>
 
 namespace {
@@ -70,10 +69,10 @@ Layer layer(int index) {
 TransformedWeights::TransformedWeights() {
   for (int index = 0; index < kLayers; index++) {
     const Layer l = layer(index);
-    originals_[index].assign(l.num_weights(), NAN);  // equal to nothing
-    biases_[index].assign(l.outputs, NAN);
+    originals_[index].resize(l.num_weights());
+    biases_[index].resize(l.outputs);
     forward_[index] = Arena((index == 0 ? l.num_weights() : l.num_transformed()) * sizeof(float));
-    backward_[index] = Arena(l.num_transformed() * sizeof(float));
+    if (index != 0) backward_[index] = Arena(l.num_transformed() * sizeof(float));
     weights_.forward[index] = forward_[index].floats();
     weights_.backward[index] = backward_[index].floats();
     weights_.bias[index] = biases_[index].data();
@@ -95,7 +94,8 @@ void TransformedWeights::update(const float* const* weights, const float* const*
 bool TransformedWeights::copy_if_changed(int index, const float* weights, const float* biases) {
   std::memcpy(biases_[index].data(), biases, biases_[index].size() * sizeof(float));
   const size_t bytes = originals_[index].size() * sizeof(float);
-  if (std::memcmp(originals_[index].data(), weights, bytes) == 0) return false;
+  if (is_known_[index] && std::memcmp(originals_[index].data(), weights, bytes) == 0) return false;
+  is_known_[index] = true;
   std::memcpy(originals_[index].data(), weights, bytes);
   return true;
 }

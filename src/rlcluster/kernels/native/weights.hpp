@@ -28,6 +28,7 @@ class TransformedWeights {
   bool copy_if_changed(int index, const float* weights, const float* biases);
 
   std::vector<float> originals_[kLayers], biases_[kLayers];
+  bool is_known_[kLayers] = {};
   Arena forward_[kLayers], backward_[kLayers];
   Weights weights_;
 };

@@ -1,4 +1,4 @@
-"""The impala network's convolutions as one function of torch's autograd, on the parameters that policy.py holds."""
+"""A network's convolutions as one function of torch's autograd, on the parameters that policy.py holds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rlcluster.kernels.library import NUM_LAYERS, Trunk
-
-CHANNELS = [3, 16, 16, 16, 16, 16, *([32] * 9)]  # inputs of each layer, in the order of the parameters
+from rlcluster.kernels.library import Trunk
 
 
 def features(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> Tensor:
-    """[B, H, W, 3] bytes to [B, num_features], channels before pixels, after the last ReLU."""
+    """[B, H, W, 3] bytes to [B, num_features], channels before pixels, after the last ReLU.
+
+    In training the pictures must stay as they are until the backward pass, which reads them again.
+    """
     pictures = pictures.contiguous()
     weights, biases = _parameters(layers)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *biases)):
-        return ImpalaFeatures.apply(trunk, pictures, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
+        return Features.apply(trunk, pictures, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
     return trunk.forward(pictures, weights, biases)
 
 
@@ -28,8 +29,9 @@ def why_not(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> str 
     if pictures.dtype != torch.uint8 or tuple(pictures.shape[1:]) != trunk.picture_shape:
         return f"pictures of type {pictures.dtype} and shape {list(pictures.shape[1:])}"
     weights, biases = _parameters(layers)
-    if [weight.shape[1] for weight in weights] != CHANNELS:
-        return f"channels {[weight.shape[1] for weight in weights]}"
+    shapes = [tuple(weight.shape) for weight in weights]
+    if shapes != trunk.weight_shapes or [tuple(bias.shape) for bias in biases] != [shape[:1] for shape in shapes]:
+        return f"weights of the shapes {shapes}, or layers without a bias"
     for tensor in (pictures, *weights, *biases):
         if tensor.device.type != "cpu":
             return f"a tensor on {tensor.device}"
@@ -41,13 +43,14 @@ def why_not(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> str 
     return None
 
 
-class ImpalaFeatures(torch.autograd.Function):
+class Features(torch.autograd.Function):
     """Saves only what the backward pass needs, in memory that the next pass uses again: one backward pass each."""
 
     @staticmethod
     def forward(ctx: Any, trunk: Trunk, pictures: Tensor, *parameters: Tensor) -> Tensor:
+        count = len(parameters) // 2
         saved = trunk.take_memory(len(pictures))
-        result = trunk.forward(pictures, parameters[:NUM_LAYERS], parameters[NUM_LAYERS:], saved)
+        result = trunk.forward(pictures, parameters[:count], parameters[count:], saved)
         ctx.save_for_backward(pictures, result, *parameters)
         ctx.trunk, ctx.saved = trunk, saved
         return result
@@ -58,9 +61,9 @@ class ImpalaFeatures(torch.autograd.Function):
         if ctx.saved is None:
             raise RuntimeError("the kernels allow one backward pass per forward pass; use hardware.kernels=torch")
         pictures, result, *parameters = ctx.saved_tensors
+        count = len(parameters) // 2
         inputs = pictures, result, ctx.saved
-        weights, biases = parameters[:NUM_LAYERS], parameters[NUM_LAYERS:]
-        gradients = ctx.trunk.backward(inputs, gradient.contiguous(), weights, biases)
+        gradients = ctx.trunk.backward(inputs, gradient.contiguous(), parameters[:count], parameters[count:])
         ctx.trunk.give_back(ctx.saved)
         ctx.saved = None
         return None, None, *gradients[0], *gradients[1]
