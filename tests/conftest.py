@@ -55,6 +55,18 @@ def disk_full_after(num_bytes: int) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> None:
+    """Without a compiler there are no kernels, and nothing in their folder to test."""
+    if request.path.parent.name == "kernels":
+        from rlcluster.kernels.library import KernelsMissingError, load
+
+        try:
+            load()
+        except KernelsMissingError as error:
+            pytest.skip(f"no kernels: {error}")
+
+
+@pytest.fixture(autouse=True)
 def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test machine may itself be a job of a scheduler; the tests are not."""
     for name in [name for name in os.environ if name.startswith("SLURM_")]:

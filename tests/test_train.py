@@ -28,7 +28,7 @@ FIELDS = {
     *("episode_reward_mean", "episode_reward_std", "episode_count", "episode_length_mean"),
 }
 SUMMARY = [
-    *("algorithm", "mode", "env", "network", "num_envs", "world_size", "num_threads"),
+    *("algorithm", "mode", "env", "network", "kernels", "num_envs", "world_size", "num_threads"),
     *("duration_seconds", "total_timesteps", "total_updates", "average_fps", "final_fps"),
     *("initial_reward", "final_reward", "best_reward", "peak_memory_gb", "timesteps_per_hour"),
 ]
@@ -36,6 +36,8 @@ SUMMARY = [
 
 def options_for(name: str, algorithm: str) -> dict[str, Any]:
     options = dict(CARTPOLE if name == "cartpole" else COINRUN)
+    if name.endswith("impala"):
+        options["--network"] = "impala"
     return options if algorithm == "a2c" else {**options, "--n-minibatches": 2, "--n-epochs": 2}
 
 
@@ -102,8 +104,10 @@ def test_the_resolved_config_runs_again_to_the_same_result(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-@pytest.mark.parametrize("name", ["cartpole", "coinrun"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("cartpole", "ppo"), ("cartpole", "a2c"), ("coinrun", "ppo"), ("coinrun", "a2c"), ("coinrun impala", "ppo")],
+)
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     name: str, algorithm: str, tmp_path: Path
 ) -> None:

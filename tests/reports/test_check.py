@@ -11,7 +11,7 @@ def test_every_line_is_ok_on_a_sound_machine(tmp_path: Path) -> None:
     result = rlcluster("check", "--output-dir", tmp_path)
     assert result.returncode == 0, result.stdout
     lines = result.stdout.splitlines()
-    names = ("Python", "PyTorch", "Cores", "Memory", "Procgen engine", "Policy", "Write access")
+    names = ("Python", "PyTorch", "Cores", "Memory", "Procgen engine", "Policy", "Kernels", "Write access")
     assert [line.split(":")[0].split(maxsplit=1) for line in lines[:-1]] == [["ok", name] for name in names]
     assert "steps/s" in result.stdout
     assert "samples/s" in result.stdout
