@@ -163,38 +163,21 @@ def _layer_passes(
     import torch
     from torch.nn import functional
 
-    from rlcluster.kernels.library import Trunk
-
     policy = _policy("impala", _spec("impala"), "torch", instruction_set)
     convolutions = [layer for layer in policy.trunk.modules() if isinstance(layer, torch.nn.Conv2d)]
     parameters = [layer.weight.detach() for layer in convolutions], [layer.bias.detach() for layer in convolutions]
     weight, bias = parameters[0][index], parameters[1][index]
     outputs, inputs = weight.shape[:2]
     side = 64 // (1, 2, 4, 8)[(index + 4) // 5]
-    sizes = LAYER_IMAGES, side, side
-    pictures = torch.randint(0, 256, (*sizes, 3), dtype=torch.uint8)
-    x, residual, gradient = (torch.randn(*sizes, count) for count in (inputs, outputs, outputs))
-
-    def pad(image: Tensor) -> Tensor:
-        return functional.pad(image, (0, 0, 1, 1, 1, 1)).contiguous()
-
-    tensors = {
-        "pictures": pictures,
-        "input": pad(torch.relu(x)),
-        "residual": residual,
-        "sum": torch.empty_like(residual),
-    }
-    tensors |= {"output": torch.empty(*sizes, inputs if backward else outputs)}
-    tensors |= {"gradient": gradient if index == 0 else pad(gradient)}
-    tensors |= {"weight_gradient": torch.empty_like(weight), "bias_gradient": torch.empty_like(bias)}
-    trunk = Trunk("impala", 64, 64, instruction_set)
-    x, residual, gradient = (image.permute(0, 3, 1, 2) for image in (x, residual, gradient))
+    images = LayerImages.draw(side, inputs, outputs)
+    x, residual, gradient = (image.permute(0, 3, 1, 2) for image in images[1:])
     rectified, mask = torch.relu(x), [index != 0, True, True]
 
     @torch.inference_mode()
     def torch_forward() -> Tensor:
         if index == 0:
-            return functional.conv2d(pictures.permute(0, 3, 1, 2).float().mul_(1 / 255), weight, bias, padding=1)
+            pictures = images.pictures.permute(0, 3, 1, 2).float().mul_(1 / 255)
+            return functional.conv2d(pictures, weight, bias, padding=1)
         if index % 5 == 0:
             return functional.conv2d(x, weight, bias, padding=1)
         return torch.relu(functional.conv2d(rectified, weight, bias, padding=1).add_(residual))
@@ -205,12 +188,57 @@ def _layer_passes(
         results = torch.ops.aten.convolution_backward(gradient, x, weight, [outputs], *steps, False, [0, 0], 1, mask)
         return torch.ops.aten.threshold_backward(results[0], x, 0) if index % 5 else results
 
-    def ours() -> None:
-        trunk.layer("backward" if backward else "forward", index, sizes, tensors, parameters)
-
     forward_work = 2 * 9 * inputs * outputs * side * side * LAYER_IMAGES
     work = forward_work * (sum(mask[:2]) if backward else 1)
+    ours = _our_layer_pass(index, backward, images, parameters, instruction_set)
     return ours, torch_backward if backward else torch_forward, work
+
+
+class LayerImages(NamedTuple):
+    """What one layer is measured on, [B, H, W, C]."""
+
+    pictures: Tensor
+    x: Tensor
+    residual: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def draw(cls, side: int, inputs: int, outputs: int) -> LayerImages:
+        import torch
+
+        sizes = LAYER_IMAGES, side, side
+        pictures = torch.randint(0, 256, (*sizes, 3), dtype=torch.uint8)
+        return cls(pictures, *(torch.randn(*sizes, count) for count in (inputs, outputs, outputs)))
+
+
+def _our_layer_pass(
+    index: int,
+    backward: bool,
+    images: LayerImages,
+    parameters: tuple[list[Tensor], list[Tensor]],
+    instruction_set: str,
+) -> Callable[[], None]:
+    import torch
+    from torch.nn import functional
+
+    from rlcluster.kernels.library import Trunk
+
+    def pad(image: Tensor) -> Tensor:
+        return functional.pad(image, (0, 0, 1, 1, 1, 1)).contiguous()
+
+    tensors = {
+        "pictures": images.pictures,
+        "input": pad(torch.relu(images.x)),
+        "residual": images.residual,
+        "sum": torch.empty_like(images.residual),
+        "output": torch.empty_like(images.x if backward else images.residual),
+        "gradient": images.gradient if index == 0 else pad(images.gradient),
+        "weight_gradient": torch.empty_like(parameters[0][index]),
+        "bias_gradient": torch.empty_like(parameters[1][index]),
+    }
+    trunk = Trunk("impala", 64, 64, instruction_set)
+    kind, sizes = "backward" if backward else "forward", tuple(images.pictures.shape[:3])
+    return lambda: trunk.layer(kind, index, sizes, tensors, parameters)
 
 
 def _calls_per_second(step: Callable[[], object], seconds: float) -> float:

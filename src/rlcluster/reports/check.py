@@ -127,8 +127,8 @@ def _procgen() -> str:
 
 def _policy() -> str:
     policy = make_policy(PolicySettings(network="impala"), SPEC, seed=0)
-    rates = training_rate(policy)
-    return f"impala network ({policy.kernels}), forward {rates[0]:,.0f} samples/s, forward and backward {rates[1]:,.0f}"
+    forward, both = rate(policy, forward_pass), rate(policy, training_pass)
+    return f"impala network ({policy.kernels}), forward {forward:,.0f} samples/s, forward and backward {both:,.0f}"
 
 
 def _kernels() -> str:
@@ -138,16 +138,14 @@ def _kernels() -> str:
         load()
     except KernelsMissingError as error:
         return f"none, PyTorch does their work, which takes two to three times as long: {error}"
-    ratio = training_rate(ours)[1] / training_rate(torchs)[1]
+    ratio = rate(ours, training_pass) / rate(torchs, training_pass)
     return f"{ours.kernels}, training {ratio:.1f} times as fast as with PyTorch's convolutions"
 
 
-def training_rate(policy: ActorCritic) -> tuple[float, float]:
-    """Samples per second, forward as in acting, and forward and backward."""
+def rate(policy: ActorCritic, make_pass: Callable[[ActorCritic, torch.Tensor], Callable[[], object]]) -> float:
+    """Samples per second of a pass over one chunk."""
     observations = random_observations(SPEC, policy.chunk_size)
-    passes = forward_pass(policy, observations), training_pass(policy, observations)
-    forward, both = (samples_per_second(step, len(observations)) for step in passes)
-    return forward, both
+    return samples_per_second(make_pass(policy, observations), len(observations))
 
 
 def _write_access(output_dir: Path) -> str:

@@ -15,8 +15,6 @@ enum Kind { kImpala = 0, kNatureNetwork = 1 };
 // the places: so the result does not depend on the number of threads.
 constexpr int kPlaces = 8;
 
-}  // namespace
-
 bool has_instructions(int instruction_set) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -28,6 +26,8 @@ bool has_instructions(int instruction_set) {
 #endif
   return instruction_set == kPortable;
 }
+
+}  // namespace
 
 struct rl_trunk {
   explicit rl_trunk(std::unique_ptr<Network> made) : network(std::move(made)) {}

@@ -5,10 +5,11 @@
 
 #include "arena.hpp"
 #include "network.hpp"
+#include "parameters.hpp"
 
 namespace {
 
-constexpr float kByteScale = 1.0F / 255.0F;
+float scale_of(int index) { return index == 0 ? kByteScale : 1.0F; }
 
 const NatureKernels& kernels_for(int instruction_set) {
 #if defined(__x86_64__)
@@ -63,7 +64,6 @@ class Nature : public Network {
  public:
   explicit Nature(const NatureKernels& kernels) : kernels_(kernels) {
     for (int l = 0; l < kNatureLayers; l++) {
-      originals_[l].resize(kNature[l].num_weights());
       forward_[l] = Arena(kNature[l].num_weights() * sizeof(float));
       backward_[l] = Arena(kNature[l].num_weights() * sizeof(float));
       biases_[l] = Arena(kNature[l].outputs * sizeof(float));
@@ -84,11 +84,9 @@ class Nature : public Network {
   void update(const float* const* weights, const float* const* biases) override {
     for (int l = 0; l < kNatureLayers; l++) {
       std::memcpy(biases_[l].floats(), biases[l], kNature[l].outputs * sizeof(float));
-      const size_t bytes = originals_[l].size() * sizeof(float);
-      if (is_known_[l] && std::memcmp(originals_[l].data(), weights[l], bytes) == 0) continue;
-      is_known_[l] = true;
-      std::memcpy(originals_[l].data(), weights[l], bytes);
-      arrange_forward(l);
+      if (!last_[l].update(weights[l], kNature[l].num_weights())) continue;
+      const int outputs = kNature[l].outputs, num_rows = kNature[l].num_weights() / outputs;
+      transpose(weights[l], outputs, num_rows, scale_of(l), forward_[l].floats());
       if (l == 1) arrange_backward_second();
       if (l == 2) arrange_backward_third();
     }
@@ -120,11 +118,7 @@ class Nature : public Network {
       add(sums_[place]->sums.biases[index], total.biases[index], l.outputs);
     }
     std::memcpy(biases, total.biases[index], l.outputs * sizeof(float));
-    const float scale = index == 0 ? kByteScale : 1.0F;
-    const int num_rows = l.num_weights() / l.outputs;
-    for (int o = 0; o < l.outputs; o++) {
-      for (int k = 0; k < num_rows; k++) weights[o * num_rows + k] = total.weights[index][k * l.outputs + o] * scale;
-    }
+    transpose(total.weights[index], l.num_weights() / l.outputs, l.outputs, scale_of(index), weights);
   }
 
  private:
@@ -139,24 +133,13 @@ class Nature : public Network {
     return task;
   }
 
-  void arrange_forward(int index) {
-    const NatureLayer& l = kNature[index];
-    const float scale = index == 0 ? kByteScale : 1.0F;
-    const int num_rows = l.num_weights() / l.outputs;
-    for (int o = 0; o < l.outputs; o++) {
-      for (int k = 0; k < num_rows; k++) {
-        forward_[index].floats()[k * l.outputs + o] = originals_[index][o * num_rows + k] * scale;
-      }
-    }
-  }
-
   void arrange_backward_third() {
     const NatureLayer& l = kNature[2];
     float* target = backward_[2].floats();
     for (int y = 0; y < 3; y++) {
       for (int x = 0; x < 3; x++) {
         for (int o = 0; o < l.outputs; o++) {
-          for (int i = 0; i < l.inputs; i++) *target++ = originals_[2][position(l, o, 2 - y, 2 - x, i)];
+          for (int i = 0; i < l.inputs; i++) *target++ = last_[2][position(l, o, 2 - y, 2 - x, i)];
         }
       }
     }
@@ -169,15 +152,14 @@ class Nature : public Network {
       for (int k = 0; k < 4; k++) {
         const int y = parity / 2 + 2 * (1 - k / 2), x = parity % 2 + 2 * (1 - k % 2);
         for (int o = 0; o < l.outputs; o++) {
-          for (int i = 0; i < l.inputs; i++) *target++ = originals_[1][position(l, o, y, x, i)];
+          for (int i = 0; i < l.inputs; i++) *target++ = last_[1][position(l, o, y, x, i)];
         }
       }
     }
   }
 
   const NatureKernels& kernels_;
-  std::vector<float> originals_[kNatureLayers];
-  bool is_known_[kNatureLayers] = {};
+  LastWeights last_[kNatureLayers];
   Arena forward_[kNatureLayers], backward_[kNatureLayers], biases_[kNatureLayers];
   NatureWeights weights_{};
   std::vector<std::unique_ptr<ThreadMemory>> threads_;

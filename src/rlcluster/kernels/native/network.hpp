@@ -39,8 +39,6 @@ class Network {
   virtual bool run_layer(const LayerTask&, float* /*weights*/, float* /*biases*/) { return false; }
 };
 
-bool has_instructions(int instruction_set);
-
 // Null where the size of the pictures is not covered.
 std::unique_ptr<Network> make_impala(int instruction_set, int height, int width);
 std::unique_ptr<Network> make_nature(int instruction_set, int height, int width);

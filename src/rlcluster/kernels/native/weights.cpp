@@ -4,8 +4,6 @@
 
 namespace {
 
-constexpr float kByteScale = 1.0F / 255.0F;
-
 // G of F(4x4, 3x3), for the points 0, 1, -1, 2, -2 and infinity.
 constexpr float kG[6][3] = {
     {1.0F / 4, 0, 0},
@@ -50,13 +48,6 @@ void transform_layer(Layer l, const float* weights, float* forward, float* backw
   }
 }
 
-void scale_first_layer(const float* weights, float* first) {
-  const int outputs = kStageChannels[0];
-  for (int o = 0; o < outputs; o++) {
-    for (int k = 0; k < kFirstTaps; k++) first[k * outputs + o] = weights[o * kFirstTaps + k] * kByteScale;
-  }
-}
-
 }  // namespace
 
 Layer layer(int index) {
@@ -69,7 +60,6 @@ Layer layer(int index) {
 TransformedWeights::TransformedWeights() {
   for (int index = 0; index < kLayers; index++) {
     const Layer l = layer(index);
-    originals_[index].resize(l.num_weights());
     biases_[index].resize(l.outputs);
     forward_[index] = Arena((index == 0 ? l.num_weights() : l.num_transformed()) * sizeof(float));
     if (index != 0) backward_[index] = Arena(l.num_transformed() * sizeof(float));
@@ -82,30 +72,21 @@ TransformedWeights::TransformedWeights() {
 
 void TransformedWeights::update(const float* const* weights, const float* const* biases) {
   for (int index = 0; index < kLayers; index++) {
-    if (!copy_if_changed(index, weights[index], biases[index])) continue;
+    const Layer l = layer(index);
+    std::memcpy(biases_[index].data(), biases[index], l.outputs * sizeof(float));
+    if (!last_[index].update(weights[index], l.num_weights())) continue;
     if (index == 0) {
-      scale_first_layer(weights[0], forward_[0].floats());
+      transpose(weights[0], l.outputs, kFirstTaps, kByteScale, forward_[0].floats());
     } else {
-      transform_layer(layer(index), weights[index], forward_[index].floats(), backward_[index].floats());
+      transform_layer(l, weights[index], forward_[index].floats(), backward_[index].floats());
     }
   }
-}
-
-bool TransformedWeights::copy_if_changed(int index, const float* weights, const float* biases) {
-  std::memcpy(biases_[index].data(), biases, biases_[index].size() * sizeof(float));
-  const size_t bytes = originals_[index].size() * sizeof(float);
-  if (is_known_[index] && std::memcmp(originals_[index].data(), weights, bytes) == 0) return false;
-  is_known_[index] = true;
-  std::memcpy(originals_[index].data(), weights, bytes);
-  return true;
 }
 
 void transform_gradient_back(int index, const float* sums, float* gradient) {
   const Layer l = layer(index);
   if (index == 0) {
-    for (int o = 0; o < l.outputs; o++) {
-      for (int k = 0; k < kFirstTaps; k++) gradient[o * kFirstTaps + k] = sums[k * l.outputs + o] * kByteScale;
-    }
+    transpose(sums, kFirstTaps, l.outputs, kByteScale, gradient);
     return;
   }
   const size_t step = static_cast<size_t>(l.inputs) * l.outputs;

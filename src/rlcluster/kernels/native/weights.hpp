@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "parameters.hpp"
 #include "trunk.hpp"
 
 // Inputs, outputs and size of each layer, in the order of policy.py.
@@ -25,10 +26,8 @@ class TransformedWeights {
   const Weights& get() const { return weights_; }
 
  private:
-  bool copy_if_changed(int index, const float* weights, const float* biases);
-
-  std::vector<float> originals_[kLayers], biases_[kLayers];
-  bool is_known_[kLayers] = {};
+  LastWeights last_[kLayers];
+  std::vector<float> biases_[kLayers];
   Arena forward_[kLayers], backward_[kLayers];
   Weights weights_;
 };
