@@ -8,6 +8,7 @@ import torch
 
 from rlcluster import environments
 from rlcluster.actor import Actor
+from rlcluster.collectives import Ranks
 from rlcluster.config import EnvSettings, PolicySettings
 from rlcluster.policy import make_policy
 from rlcluster.rollout import Rollout
@@ -88,7 +89,7 @@ def test_every_finished_episode_is_reported_once_with_its_raw_reward() -> None:
 @pytest.mark.parametrize("name", ["coinrun", "CartPole-v1"])
 def test_a_restored_actor_goes_on_as_if_nothing_had_happened(name: str) -> None:
     _, actor = collect(name, range(3), updates=1)
-    state = actor.state()
+    state = actor.state(Ranks())
     policy = make_policy(
         PolicySettings(network="nature" if name == "coinrun" else "mlp"), actor.environments.spec, SEED
     )

@@ -16,8 +16,8 @@ LONGEST_FUNCTION = 60
 LAYERS = [
     "errors",
     "config",
-    "config_loading",
     "machine",
+    "config_loading",
     "clock",
     "collectives",
     "environments",
@@ -33,6 +33,7 @@ LAYERS = [
     "reward_normalizer",
     "learner",
     "interruption",
+    "workers",
     "console",
     "loops",
     "train",

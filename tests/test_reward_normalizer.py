@@ -19,7 +19,7 @@ def problem(num_envs: int = 4, n_steps: int = 20) -> tuple[Tensor, Tensor]:
 
 def test_rewards_are_divided_by_the_deviation_of_all_discounted_returns_so_far() -> None:
     rewards, dones = problem()
-    normalizer = RewardNormalizer(4, gamma=0.9, clip=1000, ranks=Ranks())
+    normalizer = RewardNormalizer(range(4), gamma=0.9, clip=1000, ranks=Ranks())
     first = normalizer(rewards[:10], dones[:10])
     second = normalizer(rewards[10:], dones[10:])
     returns = np.zeros((20, 4))
@@ -36,13 +36,13 @@ def test_rewards_are_divided_by_the_deviation_of_all_discounted_returns_so_far()
 def test_normalised_rewards_are_clipped() -> None:
     rewards = torch.zeros(100, 1)
     rewards[50] = 1000.0
-    normalizer = RewardNormalizer(1, gamma=0.0, clip=2.0, ranks=Ranks())
+    normalizer = RewardNormalizer(range(1), gamma=0.0, clip=2.0, ranks=Ranks())
     assert normalizer(rewards, torch.zeros(100, 1, dtype=torch.bool)).max() == 2.0
 
 
 def test_statistics_of_two_ranks_merge_to_those_of_one() -> None:
     rewards, dones = problem()
-    whole = RewardNormalizer(4, 0.9, 10, Ranks())(rewards, dones)
+    whole = RewardNormalizer(range(4), 0.9, 10, Ranks())(rewards, dones)
 
     class TwoRanks(Ranks):
         """This rank's sums and those that the other one sends."""
@@ -55,24 +55,24 @@ def test_statistics_of_two_ranks_merge_to_those_of_one() -> None:
 
     moments = []
     for part in (slice(0, 2), slice(2, 4)):
-        alone = RewardNormalizer(2, 0.9, 10, Ranks())
+        alone = RewardNormalizer(range(2), 0.9, 10, Ranks())
         alone(rewards[:, part], dones[:, part])
         moments.append(alone.state()["moments"])
     for part, other in ((slice(0, 2), moments[1]), (slice(2, 4), moments[0])):
-        dealt = RewardNormalizer(2, 0.9, 10, TwoRanks(other))(rewards[:, part], dones[:, part])
+        dealt = RewardNormalizer(range(2), 0.9, 10, TwoRanks(other))(rewards[:, part], dones[:, part])
         torch.testing.assert_close(dealt, whole[:, part])
 
 
 def test_no_reward_at_all_gives_no_nan() -> None:
-    normalised = RewardNormalizer(2, 0.99, 10, Ranks())(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
+    normalised = RewardNormalizer(range(2), 0.99, 10, Ranks())(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
     assert torch.equal(normalised, torch.zeros(5, 2))
 
 
 @pytest.mark.parametrize("cut", [1, 7, 19])
 def test_a_restored_normaliser_continues_exactly(cut: int) -> None:
     rewards, dones = problem()
-    one = RewardNormalizer(4, 0.9, 10, Ranks())
+    one = RewardNormalizer(range(4), 0.9, 10, Ranks())
     one(rewards[:cut], dones[:cut])
-    other = RewardNormalizer(4, 0.9, 10, Ranks())
+    other = RewardNormalizer(range(4), 0.9, 10, Ranks())
     other.restore(one.state())
     assert torch.equal(one(rewards[cut:], dones[cut:]), other(rewards[cut:], dones[cut:]))

@@ -222,7 +222,7 @@ def test_only_the_newest_periodic_checkpoints_are_kept(settings_for, folder):
     with RunDirectory(settings_for(keep_checkpoints=2)) as run:
         for update in (8, 9, 10, 11):  # 1024, 1152, 1280, 1408: by number, not by name
             assert run.save(content_at(update)).exists()
-    kept = step_checkpoints(folder / "checkpoints", "ppo_sequential")
+    kept = step_checkpoints(folder / "checkpoints", "ppo")
     assert [path.name for path in kept] == ["ppo_sequential_step_1280.pt", "ppo_sequential_step_1408.pt"]
 
 
@@ -230,7 +230,7 @@ def test_periodic_checkpoints_are_ordered_by_number_and_foreign_files_are_passed
     names = ["ppo_sequential_step_90.pt", "ppo_sequential_step_1000.pt", "ppo_sequential_step_200.pt"]
     for name in [*names, "ppo_sequential_step_x.pt", "a2c_sequential_step_5.pt", "ppo_sequential_final.pt"]:
         (tmp_path / name).touch()
-    found = [path.name for path in step_checkpoints(tmp_path, "ppo_sequential")]
+    found = [path.name for path in step_checkpoints(tmp_path, "ppo")]
     assert found == ["ppo_sequential_step_90.pt", "ppo_sequential_step_200.pt", "ppo_sequential_step_1000.pt"]
 
 
@@ -291,7 +291,7 @@ def test_a_run_with_damaged_checkpoints_only_cannot_be_resumed(settings_for, fol
         f"--resume: there is no usable checkpoint in {folder / 'checkpoints'}; start a new run in another --output-dir"
     )
     with pytest.raises(UserError, match=re.escape(expected)):
-        newest_checkpoint(folder / "checkpoints", "ppo_sequential")
+        newest_checkpoint(folder / "checkpoints", "ppo")
     assert capsys.readouterr().err.count("warning: ") == 2
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcluster.collectives import Ranks, to_tensor
 from rlcluster.environments.interface import Step, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.policy import ActorCritic, sample_actions
@@ -53,24 +54,26 @@ class Actor:
         self._finished.clear()
         return episodes
 
-    def state(self) -> dict[str, Any]:
-        """What continues each environment exactly where it is; no simulator state where it cannot be told."""
+    def state(self, ranks: Ranks) -> dict[str, Any]:
+        """What continues each environment of all ranks exactly where it is; no simulator states where some cannot be
+        told.
+        """
         states = self.environments.save()
+        cannot_tell = ranks.any(states is None)
         return {
-            "simulators": None
-            if states is None
-            else [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in states],
-            "episode_rewards": torch.from_numpy(self._episode_rewards.copy()),
-            "episode_lengths": torch.from_numpy(self._episode_lengths.copy()),
+            "simulators": None if cannot_tell else [to_tensor(part) for part in ranks.gather_bytes(states or [])],
+            "episode_rewards": ranks.gather_rows(torch.from_numpy(self._episode_rewards.copy())),
+            "episode_lengths": ranks.gather_rows(torch.from_numpy(self._episode_lengths.copy())),
         }
 
     def restore(self, state: dict[str, Any]) -> bool:
-        """False if the environments could not tell their state: they then begin new episodes."""
+        """Takes its own environments of a state; False if they could not tell theirs: they then begin new episodes."""
         if state["simulators"] is None:
             return False
-        self.environments.restore([simulator.numpy().tobytes() for simulator in state["simulators"]])
-        self._episode_rewards[:] = state["episode_rewards"].numpy()
-        self._episode_lengths[:] = state["episode_lengths"].numpy()
+        own = self.environments.indices
+        self.environments.restore([state["simulators"][i].numpy().tobytes() for i in own])
+        self._episode_rewards[:] = state["episode_rewards"].numpy()[own]
+        self._episode_lengths[:] = state["episode_lengths"].numpy()[own]
         return True
 
     def _action_noise(self, update: int) -> Tensor:

@@ -28,15 +28,22 @@ class CheckpointError(UserError):
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes all or nothing: a kill or a full disk at any moment leaves the old file, or none, in place."""
+    write_atomically(path, checkpoint_bytes(content))
+
+
+def checkpoint_bytes(content: dict[str, Any]) -> memoryview:
+    """A whole checkpoint file in memory."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "sha256": content_hash(content), "content": content}, buffer)
-    write_atomically(path, buffer.getbuffer())
+    return buffer.getbuffer()
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint; raises a CheckpointError for a damaged, foreign or malicious file."""
+def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any]:
+    """The content of a checkpoint, read from `path` or from `file`; raises a CheckpointError for a damaged, foreign or
+    malicious one.
+    """
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(file or path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror or error})", is_damaged=False) from None
     except MemoryError:

@@ -174,10 +174,12 @@ class PolicySettings(Section):
 
 
 class ParallelSettings(Section):
-    """Read by mode parallel only."""
+    """Read by the modes parallel and distributed."""
 
-    num_workers: Count | None = Field(None, description="worker processes on this machine")
-    num_envs_per_worker: Count | None = Field(None, description="environments of each worker")
+    num_workers: Count | None = Field(None, description="worker processes; null: one for each physical core")
+    num_envs_per_worker: Count | None = Field(None, description="environments of each worker, instead of num_envs")
+    pin_workers: bool = Field(True, description="tie each worker to its cores, where the system can")
+    timeout_seconds: Positive = Field(120.0, description="a worker that is silent for so long has failed")
 
 
 class HardwareSettings(Section):
@@ -233,6 +235,13 @@ class Settings(Section):
     def rollout_size(self) -> int:
         """Samples of one rollout, over all processes."""
         return self.training.n_steps * self.env.num_envs
+
+    @property
+    def num_workers(self) -> int | None:
+        """Processes that train together; None: to be chosen for the machine."""
+        if self.mode == "sequential":
+            return 1
+        return self.parallel.num_workers or (self.cluster.num_workers if self.mode == "distributed" else None)
 
     @property
     def batch_size(self) -> int:
@@ -319,6 +328,15 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
 # decides the rate; the command line then warns).
 CHANGEABLE_ON_RESUME = {
     *(f"training.{budget}" for budget in BUDGETS),
+    "mode",
+    "parallel.num_workers",
+    "parallel.num_envs_per_worker",
+    "parallel.pin_workers",
+    "parallel.timeout_seconds",
+    "cluster.num_workers",
+    "cluster.distributed_backend",
+    "cluster.master_addr",
+    "cluster.master_port",
     "hardware.num_threads",
     "hardware.kernels",
     "output.output_dir",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from rlcluster import machine
 from rlcluster.config import (
     ALGORITHM_DEFAULTS,
     ALTERNATIVES,
@@ -57,6 +58,8 @@ def load_settings(
     chosen = given.get("algorithm", "ppo")
     data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
+    if settings is not None:
+        settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
     problems += _unused_settings(given, chosen)
     wrong = frozenset().union(*(problem.keys for problem in problems))
     problems += [p for p in _unused_flags(flags or {}, given.get("mode", "sequential")) if not p.keys & wrong]
@@ -163,6 +166,27 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
     return settings, list(_combination_problems(settings))
 
 
+def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Settings, list[Problem]]:
+    """num_envs_per_worker, where it is in force, becomes num_envs."""
+    each = settings.parallel.num_envs_per_worker
+    if settings.mode == "sequential" or each is None:
+        return settings, list(_combination_problems(settings))
+    num_workers = settings.num_workers or machine.default_workers()
+    if is_total_given and settings.env.num_envs != num_workers * each:
+        keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
+        product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"
+        message = f"env.num_envs={settings.env.num_envs} is not {product}; leave one of them out"
+        return settings, [Problem(keys, message)]
+    parallel = {"num_workers": num_workers, "num_envs_per_worker": None}
+    settings = settings.model_copy(
+        update={
+            "env": settings.env.model_copy(update={"num_envs": num_workers * each}),
+            "parallel": settings.parallel.model_copy(update=parallel),
+        }
+    )
+    return settings, list(_combination_problems(settings))
+
+
 def _without(data: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
     """The data less the settings named, so that the rest can still be checked."""
     kept: dict[str, Any] = {}
@@ -251,12 +275,12 @@ def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
     """Flags of another mode. In a file such a section may stand: the file can serve several modes. `--backend gloo`
     may stand everywhere, for there is no other.
     """
-    sections = {"parallel": "parallel", "cluster": "distributed"}
+    sections = {"parallel": ("parallel", "distributed"), "cluster": ("distributed",)}
     flags = {key: value for key, value in flags.items() if key != "cluster.distributed_backend"}
     return [
         Problem(frozenset({key}), f"{key}={value} has no effect in mode {mode}; remove it")
         for key, value in flags.items()
-        if sections.get(key.split(".")[0], mode) != mode
+        if mode not in sections.get(key.split(".")[0], (mode,))
     ]
 
 

@@ -25,6 +25,21 @@ class Reporter(Protocol):
         """`record` is the line of the log, `progress` the share of the budget that is spent."""
 
 
+class SilentReporter:
+    """For ranks other than the first."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def update(self, record: dict[str, Any], progress: float) -> None:
+        pass
+
+
 def make_reporter(stream: TextIO | None = None) -> Reporter:
     stream = stream or sys.stdout
     return LiveReporter() if stream.isatty() else PlainReporter(stream)

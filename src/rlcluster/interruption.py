@@ -16,7 +16,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """While it is open, signals only set a flag; saving happens outside the handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_patient: bool = False) -> None:
+        """A patient one never leaves at once: a rank gets the terminal's Ctrl-C and its parent's signal as well."""
+        self._is_patient = is_patient
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -36,9 +38,11 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and not self._is_patient:
             os._exit(128 + number)
-        self.signal_number = number
+        self.signal_number = self.signal_number or number
+        if self._is_patient:
+            return  # the parent tells the user
         message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Once more to leave at once.\n"
         with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
             os.write(sys.stderr.fileno(), message.encode())

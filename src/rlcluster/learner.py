@@ -86,9 +86,7 @@ class Learner:
         self._flat = FlatParameters(policy)
         self._optimizer = self._algorithm.optimizer(self._flat.parameters, settings.training)
         self._chunk_size = settings.hardware.chunk_size or policy.chunk_size
-        self._normalizer = RewardNormalizer(
-            len(env_indices), settings.training.gamma, settings.training.reward_clip, ranks
-        )
+        self._normalizer = RewardNormalizer(env_indices, settings.training.gamma, settings.training.reward_clip, ranks)
 
     def learn(self, rollout: Rollout, progress: float) -> LearnReport:
         """One update. `progress` is the share of the budget already spent, for the learning rate."""
@@ -132,6 +130,10 @@ class Learner:
         self._normalizer.restore(state["reward_normalizer"])
         self.updates = state["updates"]
         self.steps_global = state["steps_global"]
+
+    def ranks_agree(self) -> bool:
+        """True while all ranks hold the same parameters, to the bit."""
+        return self._ranks.agree_on(self._flat.parameters)
 
     def forget_episodes(self) -> None:
         """The environments begin new episodes: what was kept of the broken-off ones is void."""

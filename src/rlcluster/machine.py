@@ -42,9 +42,39 @@ def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def num_threads(setting: int | None) -> int:
-    """The number of threads that `hardware.num_threads` means: null is every core this process may use."""
-    return setting if setting is not None else cores_allowed()
+def num_threads(setting: int | None, num_workers: int = 1) -> int:
+    """The threads of each worker that `hardware.num_threads` means: null shares out the cores this process may use."""
+    return setting if setting is not None else max(1, cores_allowed() // num_workers)
+
+
+def default_workers() -> int:
+    """A worker for each physical core this process may use: a second thread of a core adds little to convolutions."""
+    order = core_order()
+    siblings = {_first_sibling(core) for core in order}
+    return max(1, min(cores_allowed(), len(siblings) or 1))
+
+
+def core_order() -> list[int]:
+    """The cores of this process's affinity, the first thread of each physical core before the second ones."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_first_sibling(core) != core, core))
+
+
+def pin(rank: int, num_workers: int, num_threads: int) -> None:
+    """Ties this process to its share of the cores; does nothing where there are too few, or on other systems."""
+    order = core_order()
+    if len(order) >= num_workers * num_threads:
+        os.sched_setaffinity(0, order[rank * num_threads : (rank + 1) * num_threads])
+
+
+def _first_sibling(core: int) -> int:
+    """The lowest number among the hardware threads of this core's physical core."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return core
+    return int(text.replace("-", ",").split(",")[0])
 
 
 def limit_threads(num_threads: int) -> None:

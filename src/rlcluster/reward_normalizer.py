@@ -17,9 +17,9 @@ EPSILON = 1e-8
 
 
 class RewardNormalizer:
-    def __init__(self, num_envs: int, gamma: float, clip: float, ranks: Ranks) -> None:
-        self._gamma, self._clip, self._ranks = gamma, clip, ranks
-        self._returns = torch.zeros(num_envs, dtype=torch.float64)  # [N] discounted return of the episode so far
+    def __init__(self, env_indices: range, gamma: float, clip: float, ranks: Ranks) -> None:
+        self._env_indices, self._gamma, self._clip, self._ranks = env_indices, gamma, clip, ranks
+        self._returns = torch.zeros(len(env_indices), dtype=torch.float64)  # [N] discounted, of this episode
         self._moments = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
 
     def __call__(self, rewards: Tensor, dones: Tensor) -> Tensor:
@@ -38,10 +38,12 @@ class RewardNormalizer:
         self._returns.zero_()
 
     def state(self) -> dict[str, Any]:
-        return {"returns": self._returns.clone(), "moments": self._moments.clone()}
+        """Of all ranks."""
+        return {"returns": self._ranks.gather_rows(self._returns.clone()), "moments": self._moments.clone()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._returns.copy_(state["returns"])
+        """Takes the returns of its own environments."""
+        self._returns.copy_(state["returns"][list(self._env_indices)])
         self._moments.copy_(state["moments"])
 
     def _discounted_returns(self, rewards: Tensor, dones: Tensor) -> Tensor:

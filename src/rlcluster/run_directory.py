@@ -20,7 +20,7 @@ from typing import Any, Self, TextIO
 import yaml
 
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
-from rlcluster.config import CONFIG_FILE, Settings
+from rlcluster.config import CONFIG_FILE, MODE_NAMES, Settings
 from rlcluster.config_loading import load_settings, resume_differences
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_STORAGE, UserError
@@ -41,13 +41,15 @@ class RunDirectory:
         self._checkpoints = checkpoint_folder(settings, self.path)
         self._logs = Path(settings.output.log_dir or self.path / "logs") / settings.log_name
         self.restored: dict[str, Any] | None = None
-        if not resume:
+        if resume:
+            self._adopt_logs()
+        else:
             self._refuse_existing()
         self._make_folders()
         self._lock = self._acquire_lock()
         try:
             if resume:
-                self.restored = newest_checkpoint(self._checkpoints, settings.run_name)
+                self.restored = newest_checkpoint(self._checkpoints, settings.algorithm)
                 self._refuse_other_run(self.restored)
                 self._remove_leftovers()
             without_place = settings.output.model_copy(update={"output_dir": None})  # so that it runs again elsewhere
@@ -88,7 +90,7 @@ class RunDirectory:
         name = "final" if final else f"step_{content['learner']['steps_global']}"
         path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
         save_checkpoint(path, content)
-        periodic = step_checkpoints(self._checkpoints, self.settings.run_name)
+        periodic = step_checkpoints(self._checkpoints, self.settings.algorithm)
         for old in periodic[: -self.settings.output.keep_checkpoints]:
             old.unlink(missing_ok=True)
         return path
@@ -124,6 +126,14 @@ class RunDirectory:
             raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
         if (self._logs / METRICS_FILE).exists():
             raise UserError(f"output.log_dir={self._logs} holds the metrics of a run; {remedy}")
+
+    def _adopt_logs(self) -> None:
+        """A run that goes on in another mode keeps one log, under the new mode's name."""
+        for mode in MODE_NAMES:
+            name = self.settings.model_copy(update={"mode": mode}).log_name
+            other = self._logs.with_name(name)
+            if other.is_dir() and not self._logs.exists():
+                other.rename(self._logs)
 
     def _refuse_other_run(self, checkpoint: dict[str, Any]) -> None:
         old = Settings.model_validate(yaml.safe_load(checkpoint["settings"]))
@@ -172,6 +182,22 @@ class RunDirectory:
             raise self._not_writable(error) from None
 
 
+class SilentRun:
+    """What ranks other than the first hold of a run: they write nothing."""
+
+    def __init__(self, path: Path, restored: dict[str, Any] | None) -> None:
+        self.path, self.restored = path, restored
+
+    def log(self, record: dict[str, Any]) -> None:
+        pass
+
+    def save(self, content: dict[str, Any], final: bool = False) -> None:
+        pass
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        pass
+
+
 def default_path(settings: Settings) -> Path:
     """runs/ppo_sequential_coinrun_20260131-235959"""
     name = procgen_game(settings.env.name) or re.sub(r"\W+", "-", settings.env.name)
@@ -193,19 +219,20 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def step_checkpoints(folder: Path, run_name: str) -> list[Path]:
-    """The periodic checkpoints of a run, oldest first."""
-    pattern = re.compile(rf"{re.escape(run_name)}_step_(\d+)\.pt")
+def step_checkpoints(folder: Path, algorithm: str) -> list[Path]:
+    """The periodic checkpoints of a run, of all modes in which it has run, oldest first."""
+    pattern = re.compile(rf"{algorithm}_(?:{'|'.join(MODE_NAMES)})_step_(\d+)\.pt")
     found = [(int(match[1]), path) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 
 
-def newest_checkpoint(folder: Path, run_name: str) -> dict[str, Any]:
+def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
     """The furthest checkpoint that is whole. A damaged one is named on stderr, set aside as `*.damaged`, and the one
     before it is taken.
     """
     whole = []
-    for path in (folder / f"{run_name}_final.pt", *reversed(step_checkpoints(folder, run_name))):
+    finals = [folder / f"{algorithm}_{mode}_final.pt" for mode in MODE_NAMES]
+    for path in (*finals, *reversed(step_checkpoints(folder, algorithm))):
         if not path.exists():
             continue
         try:

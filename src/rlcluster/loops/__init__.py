@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from rlcluster.config import Settings
     from rlcluster.console import Reporter
     from rlcluster.interruption import StopRequest
-    from rlcluster.run_directory import RunDirectory
+    from rlcluster.run_directory import RunDirectory, SilentRun
 
 # (algorithm, mode) -> module of this package that holds `run`; imported when it is needed.
 LOOPS: dict[tuple[str, str], str] = {
     ("ppo", "sequential"): "synchronous",
+    ("ppo", "parallel"): "synchronous",  # the same loop: only its ranks differ
     ("a2c", "sequential"): "synchronous",
+    ("a2c", "parallel"): "synchronous",
 }
 
 
 class Loop(Protocol):
     def __call__(
-        self, settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter
+        self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter
     ) -> bool:
         """Trains until the budget is spent (True) or a stop is requested (False)."""
 

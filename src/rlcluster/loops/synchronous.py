@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Any
 
+import torch
+
 from rlcluster import environments, machine
 from rlcluster.actor import Actor
 from rlcluster.clock import Budget, PhaseTimer, Stopwatch
@@ -14,20 +16,21 @@ from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
 from rlcluster.console import Reporter
 from rlcluster.episodes import EpisodeHistory, EpisodeSummary
+from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
 from rlcluster.policy import make_policy
-from rlcluster.run_directory import RunDirectory
+from rlcluster.run_directory import RunDirectory, SilentRun
 
 FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
 
-def run(settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, reporter: Reporter) -> bool:
+def run(settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter) -> bool:
     """Trains until the budget is spent (True) or a stop is requested (False); saves and writes the summary."""
     training = SynchronousTraining(settings, ranks, run)
     try:
         with reporter:
-            while not ranks.any(training.progress() >= 1 or stop.requested):
+            while training.progress() < 1 and not ranks.any(stop.requested):
                 reporter.update(training.update(), training.progress())
                 training.save_if_due()
         return training.finish()
@@ -38,7 +41,7 @@ def run(settings: Settings, ranks: Ranks, run: RunDirectory, stop: StopRequest, 
 class SynchronousTraining:
     """The parts of one run on one rank, and what one update does with them."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory) -> None:
+    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun) -> None:
         self._settings, self._ranks, self._run = settings, ranks, run
         self._timer = PhaseTimer()
         share = ranks.share_of(settings.env.num_envs)
@@ -46,7 +49,7 @@ class SynchronousTraining:
             settings.env,
             share,
             position=_first_position(run.restored),
-            num_threads=machine.num_threads(settings.hardware.num_threads),
+            num_threads=machine.num_threads(settings.hardware.num_threads, ranks.world_size),
         )
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
         policy = make_policy(settings.policy, self._environments.spec, settings.env.seed, settings.hardware.kernels)
@@ -60,8 +63,9 @@ class SynchronousTraining:
         self._saved_seconds, self._saved_updates = seconds_before, self._learner.updates
 
     def progress(self) -> float:
-        """Share of the budget that is spent."""
-        return self._budget.progress(self._learner.steps_global, self._stopwatch.seconds(), self._learner.updates)
+        """Share of the budget that is spent: the same on all ranks, by the clock of the first."""
+        seconds = self._ranks.first(self._stopwatch.seconds())
+        return self._budget.progress(self._learner.steps_global, seconds, self._learner.updates)
 
     def update(self) -> dict[str, Any]:
         """One rollout and one learning phase; returns the record that goes to the log."""
@@ -74,6 +78,7 @@ class SynchronousTraining:
             report = self._learner.learn(rollout, progress)
         with self._timer("sync"):
             episodes = self._ranks.gather_rows(self._actor.finished_episodes())
+            self._refuse_disagreement()
         record = self._record(report, self._episodes.add(episodes), time.perf_counter() - start)
         self._run.log(record)
         return record
@@ -102,14 +107,22 @@ class SynchronousTraining:
         content = {
             "settings": self._settings.to_yaml(),
             "learner": self._learner.state(),
-            "actor": self._actor.state(),
+            "actor": self._actor.state(self._ranks),
             "episodes": self._episodes.state(),
             "elapsed_seconds": seconds,
             "recent_seconds": list(self._recent_seconds),
-            "peak_memory_gb": self._peak_memory_gb(),
+            "peak_memory_gb": self._memory_gb()[1],
         }
         self._run.save(content, final)
         self._saved_seconds, self._saved_updates = seconds, self._learner.updates
+
+    def _refuse_disagreement(self) -> None:
+        if self._ranks.world_size > 1 and not self._learner.ranks_agree():
+            raise UserError(
+                f"update {self._learner.updates}: the ranks no longer hold the same parameters; stopped. Continue from "
+                "the last checkpoint with --resume, and please report this",
+                EXIT_RUN_FAILED,
+            )
 
     def _restore(self, content: dict[str, Any]) -> float:
         """Continues from a checkpoint; returns the seconds that the run took until then."""
@@ -117,9 +130,12 @@ class SynchronousTraining:
         self._episodes.restore(content["episodes"])
         self._recent_seconds.extend(content["recent_seconds"])
         self._peak_memory_before = content["peak_memory_gb"]
-        print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
+        is_first = self._ranks.rank == 0
+        if is_first:
+            print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
         if not self._actor.restore(content["actor"]):
             self._learner.forget_episodes()
+        if content["actor"]["simulators"] is None and is_first:
             print(
                 f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the result will "
                 "differ from that of an uninterrupted run",
@@ -127,12 +143,15 @@ class SynchronousTraining:
             )
         return float(content["elapsed_seconds"])
 
-    def _peak_memory_gb(self) -> float:
-        """Over the whole run, the parts before a resumption included."""
-        return max(machine.peak_memory_gb(), self._peak_memory_before)
+    def _memory_gb(self) -> tuple[float, float]:
+        """Of all ranks together: now, and at most over the whole run, the parts before a resumption included."""
+        own = torch.tensor([machine.memory_gb(), machine.peak_memory_gb()], dtype=torch.float64)
+        now, peak = self._ranks.sum_(own).tolist()
+        return now, max(peak, self._peak_memory_before)
 
     def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float) -> dict[str, Any]:
         self._recent_seconds.append(t_iter)
+        memory, peak_memory = self._memory_gb()
         return {
             "update": self._learner.updates,
             "steps_global": self._learner.steps_global,
@@ -146,8 +165,8 @@ class SynchronousTraining:
             **episodes._asdict(),
             "episode_reward_recent": self._episodes.recent_reward(),
             "episode_reward_recent_std": self._episodes.recent_std(),
-            "memory_gb": machine.memory_gb(),
-            "peak_memory_gb": self._peak_memory_gb(),
+            "memory_gb": memory,
+            "peak_memory_gb": peak_memory,
             "elapsed_seconds": self._stopwatch.seconds(),
         }
 
@@ -162,7 +181,7 @@ class SynchronousTraining:
             "kernels": self._learner.policy.kernels,
             "num_envs": self._settings.env.num_envs,
             "world_size": self._ranks.world_size,
-            "num_threads": machine.num_threads(self._settings.hardware.num_threads),
+            "num_threads": machine.num_threads(self._settings.hardware.num_threads, self._ranks.world_size),
             "duration_seconds": seconds,
             "total_timesteps": steps,
             "total_updates": self._learner.updates,
@@ -171,7 +190,7 @@ class SynchronousTraining:
             "initial_reward": self._episodes.initial_reward,
             "final_reward": self._episodes.recent_reward(),
             "best_reward": self._episodes.best_reward,
-            "peak_memory_gb": self._peak_memory_gb(),
+            "peak_memory_gb": self._memory_gb()[1],
             "timesteps_per_hour": steps / seconds * 3600,
         }
 
