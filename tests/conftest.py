@@ -7,16 +7,23 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rlcluster import machine
+from rlcluster.interruption import StopRequest
+from rlcluster.launcher import LOOPBACK, Place
+from rlcluster.workers import run_ranks
 
 machine.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
+
+from rlcluster.collectives import join_group  # noqa: E402 - it imports torch
 
 CARTPOLE = {"--env": "CartPole-v1", "--num-envs": 4, "--n-steps": 32, "--checkpoint-updates": 2, "--num-threads": 1}
 COINRUN = {**CARTPOLE, "--env": "coinrun", "--n-steps": 16, "--network": "nature"}
@@ -41,6 +48,36 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     (file,) = run.glob("logs/*/metrics.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
     return [{k: v for k, v in record.items() if k not in timing and not k.startswith("t_")} for record in records]
+
+
+def on_ranks(world_size: int, target: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """target(ranks, *arguments) in a real process for each rank, over a real gloo group; their results."""
+    with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
+        return run_ranks(world_size, _on_rank, (world_size, f"{folder}/rendezvous", target, arguments), stop)
+
+
+def _on_rank(rank: int, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any) -> Any:
+    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+    return target(join_group(Place(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
+
+
+def start(run: Path, arguments: list[str], until: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """A command in the background, once its run has a file that matches `until`: no sleep decides anything here."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    while not list(run.glob(until)):
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    return process
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The spawned ranks of a parallel run, in their order."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return sorted((c for c in children if "spawn_main" in " ".join(c.cmdline())), key=lambda child: child.pid)
 
 
 @contextmanager

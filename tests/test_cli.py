@@ -224,7 +224,8 @@ def test_a_run_cannot_be_resumed_with_another_algorithm(tmp_path):
 # What needs torch: all in one process, for its import takes seconds
 
 HEAVY_COMMANDS = {
-    "a mode of a later version": ["train", "--mode", "parallel", "--env", "CartPole-v1", "--output-dir", "new"],
+    "more workers than environments": ["train", "--mode", "parallel", "--num-workers", "99", "--output-dir", "new"],
+    "an address without a launcher": ["train", "--mode", "distributed", "--master-addr", "10.0.0.1"],
     "an existing output directory": ["train", "--env", "CartPole-v1", "--output-dir", "full"],
     "a file as output directory": ["train", "--env", "CartPole-v1", "--output-dir", "full/file"],
     "an unknown environment": ["train", "--env", "CartPoll-v1", "--output-dir", "new"],
@@ -264,8 +265,14 @@ def heavy_outcomes(heavy_folder, request):
     ("name", "message"),
     [
         (
-            "a mode of a later version",
-            "--mode parallel: not available for ppo in this version; use sequential",
+            "more workers than environments",
+            "parallel.num_workers=99 but env.num_envs=32: every worker needs an environment; use fewer workers or more "
+            "environments",
+        ),
+        (
+            "an address without a launcher",
+            "cluster.master_addr=10.0.0.1 needs a launcher on each machine, which sets RANK and WORLD_SIZE: torchrun, for "
+            "example; leave it out to train on this machine alone",
         ),
         (
             "an existing output directory",

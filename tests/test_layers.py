@@ -15,6 +15,8 @@ LONGEST_FUNCTION = 60
 # Each row may import from the rows above it. A folder is one row; inside it, its modules may import one another.
 LAYERS = [
     "errors",
+    "atomic_file",
+    "launcher",
     "config",
     "machine",
     "config_loading",
@@ -25,6 +27,7 @@ LAYERS = [
     "policy",
     "rollout",
     "episodes",
+    "run_state",
     "checkpoint",
     "event_file",
     "run_directory",
@@ -32,6 +35,7 @@ LAYERS = [
     "algorithms",
     "reward_normalizer",
     "learner",
+    "stragglers",
     "interruption",
     "workers",
     "console",

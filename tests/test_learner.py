@@ -9,7 +9,6 @@ import torch
 
 from rlcluster import environments
 from rlcluster.actor import Actor
-from rlcluster.clock import PhaseTimer
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings, setting_fields
 from rlcluster.config_loading import load_settings
@@ -30,7 +29,7 @@ def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
 def start(settings: Settings) -> tuple[Learner, Actor]:
     vector = environments.make(settings.env, range(settings.env.num_envs))
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
-    learner = Learner(settings, policy, range(settings.env.num_envs), Ranks(), PhaseTimer())
+    learner = Learner(settings, policy, range(settings.env.num_envs), Ranks())
     return learner, Actor(vector, settings.training.n_steps, settings.env.seed)
 
 
@@ -48,7 +47,7 @@ def gradients(settings: Settings) -> torch.Tensor:
     learner, actor = start(settings)
     rollout = actor.collect(learner.policy, 0)
     samples = _flatten(rollout, learner._targets(rollout))
-    learner.compute_gradients(rollout, torch.arange(settings.rollout_size), samples)
+    learner.compute_gradients(rollout, torch.arange(settings.rollout_size), samples, settings.batch_size)
     return learner._flat.gradients.clone()
 
 
@@ -95,31 +94,34 @@ def test_one_plain_step_equals_the_same_step_written_with_torch_alone() -> None:
 
 def test_minibatches_hold_every_sample_once_and_as_many_of_each_environment() -> None:
     learner, _ = start(settings_for())
-    minibatches = learner._minibatches(epoch=0)
+    minibatches = learner._slices(0, 16)
     assert [len(indices) for indices in minibatches] == [32, 32]
     assert sorted(torch.cat(minibatches).tolist()) == list(range(64))
     for indices in minibatches:
         assert torch.bincount(indices % 4).tolist() == [8, 8, 8, 8]
-    assert not torch.equal(minibatches[0], learner._minibatches(epoch=1)[0])
+    assert not torch.equal(minibatches[0], learner._slices(1, 16)[0])
 
 
 def test_the_global_minibatch_is_the_same_however_environments_are_dealt() -> None:
     settings = settings_for()
     policy = make_policy(settings.policy, environments.describe(settings.env), 0)
-    whole = Learner(settings, policy, range(4), Ranks(), PhaseTimer())._minibatches(0)
+    whole = Learner(settings, policy, range(4), Ranks())._slices(0, 16)
     for k, expected in enumerate(whole):
         dealt = set()
         for share in (range(2), range(2, 4)):
-            part = Learner(settings, policy, share, Ranks(), PhaseTimer())._minibatches(0)[k]
+            part = Learner(settings, policy, share, Ranks())._slices(0, 16)[k]
             dealt |= {(int(i) // 2, share[int(i) % 2]) for i in part}
         assert dealt == {(int(i) // 4, int(i) % 4) for i in expected}
 
 
 def test_advantages_are_normalised_over_the_minibatch() -> None:
-    learner, _ = start(settings_for())
-    advantages = torch.tensor([1.0, 3.0, 10.0, 20.0])
-    statistics = list(learner._advantage_statistics(advantages, [torch.tensor([0, 1]), torch.tensor([2, 3])]))
-    assert statistics == [pytest.approx((2.0, 1.0)), pytest.approx((15.0, 5.0))]
+    """Two steps of two environments in two minibatches of a step each, whichever comes first."""
+    learner, _ = start(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2))
+    minibatches = learner._minibatches(0, torch.tensor([1.0, 3.0, 10.0, 30.0]))
+    for indices, count, mean, std in minibatches:
+        one, other = (float([1, 3, 10, 30][i]) for i in indices)
+        assert (count, mean) == (2, (one + other) / 2)
+        assert std == pytest.approx(abs(one - other) / 2)
 
 
 CHANGED = {

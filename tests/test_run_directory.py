@@ -19,13 +19,13 @@ from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.event_file import TAGS
 from rlcluster.run_directory import (
     RunDirectory,
-    default_path,
     find_checkpoint,
     latest_run,
     newest_checkpoint,
     read_metrics,
     step_checkpoints,
 )
+from rlcluster.run_state import default_path
 
 from conftest import disk_full_after
 
@@ -82,7 +82,14 @@ def test_a_run_has_the_promised_layout(settings_for, folder):
         run.save(content_at(1))
         run.save(content_at(2), final=True)
         run.write_summary({"total_updates": 2})
-    assert files_in(folder) == ["benchmark_metrics.json", "checkpoints", "config.yaml", "logs", "machine.json"]
+    assert files_in(folder) == [
+        "benchmark_metrics.json",
+        "checkpoints",
+        "config.yaml",
+        "logs",
+        "machine.json",
+        "run_state.json",
+    ]
     assert files_in(folder / "checkpoints") == ["ppo_sequential_final.pt", "ppo_sequential_step_128.pt"]
     assert files_in(folder / "logs") == ["PPO_Sequential"]
     events, metrics = files_in(folder / "logs" / "PPO_Sequential")

@@ -18,7 +18,7 @@ from rlcluster.checkpoint import load_checkpoint
 from rlcluster.config_loading import load_settings
 from rlcluster.loops import LOOPS
 
-from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster
+from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start
 
 ENDLESS = {"--total-updates": 100_000}
 FIELDS = {
@@ -49,20 +49,10 @@ def final_parameters(run: Path, algorithm: str) -> dict[str, torch.Tensor]:
     return load_checkpoint(run / "checkpoints" / f"{algorithm}_sequential_final.pt")["learner"]["parameters"]
 
 
-def start(
+def start_training(
     algorithm: str, run: Path, options: dict[str, Any], until: str, stderr: int = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """A run in the background, once it has a file that matches `until`: no sleep decides anything here."""
-    arguments = command("train", algorithm, "--output-dir", run, *flags(options))
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    while not list(run.glob(until)):
-        if process.poll() is not None:
-            raise AssertionError(process.communicate())
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    return process
+    return start(run, command("train", algorithm, "--output-dir", run, *flags(options)), until, stderr)
 
 
 @pytest.mark.parametrize(("algorithm", "mode"), sorted(LOOPS))
@@ -80,6 +70,7 @@ def test_every_cell_of_the_table_trains_and_leaves_the_promised_files(
     assert files - events == {
         "config.yaml",
         "machine.json",
+        "run_state.json",
         "benchmark_metrics.json",
         f"checkpoints/{name}_step_{4 * 4 * 32}.pt",
         f"checkpoints/{name}_final.pt",
@@ -113,7 +104,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 ) -> None:
     options = options_for(name, algorithm)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = start(algorithm, broken, {**options, **ENDLESS}, until="checkpoints/*_step_*.pt")
+    process = start_training(algorithm, broken, {**options, **ENDLESS}, until="checkpoints/*_step_*.pt")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     resumed_from = max(int(path.stem.rsplit("_", 1)[1]) for path in broken.glob("checkpoints/*_step_*.pt"))
@@ -135,7 +126,7 @@ def test_a_signal_finishes_the_update_saves_and_tells_how_to_go_on(
 ) -> None:
     run = tmp_path / "run"
     options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
-    process = start("ppo", run, options, until="logs/*/metrics.jsonl")
+    process = start_training("ppo", run, options, until="logs/*/metrics.jsonl")
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == exit_code, stderr
@@ -247,7 +238,7 @@ def test_a_run_whose_reader_has_gone_away_still_saves(tmp_path: Path) -> None:
     """As in `rlcluster train | tee log`: Ctrl-C ends tee as well."""
     run = tmp_path / "run"
     options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
-    process = start("ppo", run, options, until="logs/*/metrics.jsonl", stderr=subprocess.STDOUT)
+    process = start_training("ppo", run, options, until="logs/*/metrics.jsonl", stderr=subprocess.STDOUT)
     assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ class Actor:
         self._finished: list[tuple[float, ...]] = []
 
     @torch.inference_mode()
-    def collect(self, policy: ActorCritic, update: int) -> Rollout:
-        """The rollout of one update. It is overwritten by the next one."""
+    def collect(self, policy: ActorCritic, update: int, is_over: Callable[[int], bool] | None = None) -> Rollout:
+        """The rollout of one update, cut short if `is_over` says so after a step. It is overwritten by the next one."""
         rollout = self._rollout
         noise = self._action_noise(update)
         terminated = torch.zeros_like(rollout.dones)  # [T, N]
@@ -45,7 +46,10 @@ class Actor:
             rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
             self._count_episodes(t, step)
             final_observations.update({(t, k): last for k, last in step.final_observations.items()})
-        self._set_next_values(policy, terminated, final_observations)
+            if is_over is not None and is_over(t + 1):
+                rollout, terminated = rollout.first(t + 1), terminated[: t + 1]
+                break
+        self._set_next_values(rollout, policy, terminated, final_observations)
         return rollout
 
     def finished_episodes(self) -> Tensor:
@@ -92,10 +96,13 @@ class Actor:
             self._episode_lengths[k] = 0
 
     def _set_next_values(
-        self, policy: ActorCritic, terminated: Tensor, final_observations: dict[tuple[int, int], Any]
+        self,
+        rollout: Rollout,
+        policy: ActorCritic,
+        terminated: Tensor,
+        final_observations: dict[tuple[int, int], Any],
     ) -> None:
         """V of the state after each step: 0 where the episode terminated, of the true last state where truncated."""
-        rollout = self._rollout
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.next_values[-1] = policy(torch.from_numpy(self.environments.observations)).values
         rollout.next_values[terminated] = 0.0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 import torch
 
-from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.atomic_file import write_atomically
+from rlcluster.errors import UserError
 
 FORMAT = "rlcluster checkpoint 1"
 
@@ -70,29 +69,6 @@ def content_hash(content: object) -> str:
     for part in _canonical(content):
         digest.update(part)
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Temporary file, fsync, rename: readers see the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume",
-            EXIT_STORAGE,
-        ) from None
 
 
 def _canonical(value: object) -> Iterator[bytes | memoryview]:

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,8 @@ from rlcluster.config import (
     setting_fields,
 )
 from rlcluster.config_loading import load_settings, read_file, resume_differences
-from rlcluster.errors import EXIT_USAGE, UserError
+from rlcluster.errors import EXIT_RUN_FAILED, EXIT_USAGE, UserError
+from rlcluster.launcher import launched
 
 # Flags whose name is not simply that of the setting, and further names that users know from other scripts.
 FLAG_NAMES = {
@@ -44,12 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.refuse_unknown_flags(sys.argv[1:] if arguments is None else arguments)
         options = parser.parse_args(arguments)
         exit_code: int = options.command(options)
-        return exit_code
     except UserError as error:
-        print(f"rlcluster: error: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"rlcluster: error: {_rank_prefix()}{error}", file=sys.stderr)
+        exit_code = error.exit_code
     except KeyboardInterrupt:
-        return 130
+        exit_code = 130
+    except Exception:
+        if not _is_in_a_group():
+            raise
+        print(f"rlcluster: {_rank_prefix()}", traceback.format_exc(), sep="\n", file=sys.stderr)
+        exit_code = EXIT_RUN_FAILED
+    if _is_in_a_group():  # gloo's threads may abort a normal exit
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+    return exit_code
+
+
+def _is_in_a_group() -> bool:
+    """True for a rank that a launcher has started, once it has met the others."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_initialized()
+
+
+def _rank_prefix() -> str:
+    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    return f"rank {rank}: " if rank is not None and world_size is not None else ""
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -58,11 +80,11 @@ def _train(options: argparse.Namespace) -> int:
     from rlcluster.train import train
 
     result = train(settings, resume=options.resume)
-    lines = [training_summary(result.summary, str(result.run))]
-    if result.signal_number is not None:
+    lines = [training_summary(result.summary, str(result.run))] if result.summary else []
+    if result.signal_number is not None and result.summary:
         lines.append(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
     try:
-        print("\n".join(lines), flush=True)
+        print("\n".join(lines), end="\n" if lines else "", flush=True)
     except BrokenPipeError:  # nobody reads any more; the run is saved and its exit code stands
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if result.signal_number is None else 128 + result.signal_number
@@ -72,6 +94,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     flags = {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
     if not options.resume:
         return load_settings(options.algorithm, options.mode, options.config, flags)
+    place = launched()
+    if place is not None and place.rank > 0:  # rank 0 reads the run, which another machine need not see
+        return load_settings(options.algorithm, options.mode or "distributed", options.config, flags)
     folder = flags.get("output.output_dir")
     if folder is None:
         raise UserError("--resume: give the run to continue with --output-dir DIR")

@@ -1,24 +1,52 @@
 """What ranks do together: sums, rows, bytes and flags over all of them. With one rank each is the identity.
 
 Loops, learner and actor speak to `Ranks` only, so they are the same code for one process and for many. Only tensors
-cross between processes, never pickled objects.
+cross between processes, never pickled objects. The time of every exchange is booked as "sync" in `Ranks.timer`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+
+from rlcluster.clock import PhaseTimer
+from rlcluster.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError
+from rlcluster.launcher import Place
+
+DIAGNOSIS_SECONDS = 3.0  # survivors of a lost rank find out in this time who is missing
+INIT_GRACE_SECONDS = 10.0
+
+
+class LostRankError(RankError):
+    """Another rank has died or does not answer."""
 
 
 class Ranks:
     """One rank: this process alone."""
 
-    rank = 0
-    world_size = 1
+    place = Place()
+
+    def __init__(self) -> None:
+        self.timer = PhaseTimer()
+        self._marks: dict[str, int] = {}
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.place.world_size
 
     def share_of(self, count: int) -> range:
         """The part of 0..count-1 that this rank owns: contiguous, and as even as possible."""
@@ -28,26 +56,38 @@ class Ranks:
         """The sum over ranks, in place."""
         return values
 
+    def sum_bfloat16_(self, values: Tensor) -> Tensor:
+        """The sum over ranks, in place; bfloat16 on the way, added up in float32."""
+        return values
+
+    def largest_(self, values: Tensor) -> Tensor:
+        """The largest of all ranks, element by element, in place."""
+        return values
+
     def gather_rows(self, rows: Tensor) -> Tensor:
         """The rows [K, ...] of all ranks, one below the other, in the order of the ranks."""
         return rows
-
-    def largest(self, value: int) -> int:
-        """The largest value of all ranks."""
-        return value
-
-    def any(self, flag: bool) -> bool:
-        """True on every rank if it is true on one."""
-        return bool(self.largest(int(flag)))
-
-    def first(self, value: float) -> float:
-        """The value of rank 0, on every rank."""
-        return float(self.sum_(torch.tensor([value if self.rank == 0 else 0.0], dtype=torch.float64)))
 
     def broadcast(self, content: bytes | None) -> bytes:
         """What rank 0 has, on every rank."""
         assert content is not None
         return content
+
+    def count(self, name: str) -> int:
+        """Adds this rank to those that have counted themselves under `name`; returns their number, at once."""
+        self._marks[name] = self._marks.get(name, 0) + 1
+        return self._marks[name]
+
+    def mark(self, name: str) -> None:
+        """Sets a mark that all ranks can see, at once."""
+        self._marks[name] = 1
+
+    def is_marked(self, name: str) -> bool:
+        return name in self._marks
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is true on one."""
+        return bool(self.largest_(torch.tensor([int(flag)])))
 
     def gather_bytes(self, parts: Sequence[bytes]) -> list[bytes]:
         """The parts of all ranks, in the order of the ranks."""
@@ -57,57 +97,156 @@ class Ranks:
         return [whole[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
 
     def agree_on(self, values: Tensor) -> bool:
-        """True if all ranks hold the same bits."""
+        """True if all ranks hold the same bits: the largest and the smallest digest are then the same."""
         digest = hashlib.blake2b(values.detach().numpy().tobytes(), digest_size=32).digest()
-        digests = self.gather_rows(to_tensor(digest)).view(self.world_size, -1)
-        return bool((digests == digests[0]).all())
+        words = torch.frombuffer(bytearray(digest), dtype=torch.int32).to(torch.int64)
+        extremes = self.largest_(torch.cat([words, -words]))
+        return torch.equal(extremes[: len(words)], -extremes[len(words) :])
 
 
 class GlooRanks(Ranks):
-    """This process and its fellows, through torch.distributed. The group exists while this is open."""
+    """This process and its fellows, through torch.distributed."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
+    def __init__(self, place: Place, store: Any, timeout_seconds: float) -> None:
+        super().__init__()
+        self.place, self._store, self._timeout_seconds = place, store, timeout_seconds
 
     def sum_(self, values: Tensor) -> Tensor:
-        torch.distributed.all_reduce(values)
+        with self._exchange():
+            distributed.all_reduce(values)
+        return values
+
+    def sum_bfloat16_(self, values: Tensor) -> Tensor:
+        """Rank r adds up the r-th part of all ranks' values; then all collect the sums. Half the bytes of `sum_`."""
+        part = -(-len(values) // self.world_size)
+        sent = torch.zeros(self.world_size * part, dtype=torch.bfloat16)
+        sent[: len(values)] = values
+        received = torch.empty_like(sent)
+        sums = torch.empty_like(sent)
+        with self._exchange():
+            distributed.all_to_all_single(received, sent)
+            own = received.view(self.world_size, part).float().sum(0).bfloat16()
+            distributed.all_gather_single(sums, own)
+        return values.copy_(sums[: len(values)])
+
+    def largest_(self, values: Tensor) -> Tensor:
+        with self._exchange():
+            distributed.all_reduce(values, distributed.ReduceOp.MAX)
         return values
 
     def gather_rows(self, rows: Tensor) -> Tensor:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        torch.distributed.all_gather(counts, torch.tensor([len(rows)]))
+        with self._exchange():
+            distributed.all_gather(counts, torch.tensor([len(rows)]))
         longest = max(int(count) for count in counts)
         padded = torch.zeros(longest, *rows.shape[1:], dtype=rows.dtype)
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in counts]
         if longest:
-            torch.distributed.all_gather(parts, padded)
+            with self._exchange():
+                distributed.all_gather(parts, padded)
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
-
-    def largest(self, value: int) -> int:
-        values = torch.tensor([value])
-        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
-        return int(values)
 
     def broadcast(self, content: bytes | None) -> bytes:
         length = torch.tensor([0 if content is None else len(content)])
-        torch.distributed.broadcast(length, 0)
+        with self._exchange():
+            distributed.broadcast(length, 0)
         if not int(length):
             return b""
         values = to_tensor(content) if content is not None else torch.empty(int(length), dtype=torch.uint8)
-        torch.distributed.broadcast(values, 0)
+        with self._exchange():
+            distributed.broadcast(values, 0)
         return values.numpy().tobytes()
 
+    def count(self, name: str) -> int:
+        return int(self._store.add(name, 1))
 
-def join_group(rank: int, world_size: int, timeout_seconds: float, rendezvous: str | None) -> GlooRanks:
+    def mark(self, name: str) -> None:
+        self._store.set(name, "1")
+
+    def is_marked(self, name: str) -> bool:
+        return bool(self._store.check([name]))
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        with self.timer("sync"):
+            start = time.perf_counter()
+            try:
+                yield
+            except RuntimeError as error:  # what gloo raises for a closed connection and for silence
+                raise self._diagnose(str(error), time.perf_counter() - start) from None
+
+    def _diagnose(self, message: str, waited_seconds: float) -> LostRankError:
+        """Each rank that sees the failure says so in the store: those that stay silent are the lost ones."""
+        missing = self._silent_ranks()
+        failed_rank = missing[0] if missing else None
+        names = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        if waited_seconds >= 0.9 * self._timeout_seconds:
+            limit = f"for {waited_seconds:.0f} s (parallel.timeout_seconds={self._timeout_seconds:g})"
+            who = f"{names} did not answer" if missing else "ranks did not hear of each other"
+            return LostRankError(f"{who} {limit}; continue with --resume", EXIT_TIMEOUT, failed_rank)
+        what = f"the connection to {names} was lost" if missing else f"the exchange failed: {message.splitlines()[0]}"
+        return LostRankError(f"{what}; continue with --resume", EXIT_RUN_FAILED, failed_rank)
+
+    def _silent_ranks(self) -> list[int]:
+        deadline = time.monotonic() + DIAGNOSIS_SECONDS
+        silent = [rank for rank in range(self.world_size) if rank != self.rank]
+        try:
+            self.mark(f"lost/{self.rank}")
+            while silent and time.monotonic() < deadline:
+                silent = [rank for rank in silent if not self.is_marked(f"lost/{rank}")]
+                time.sleep(0.05)
+        except RuntimeError:  # the machine of the store is the one that is lost
+            return [0] if self.rank else silent
+        return silent
+
+
+def join_group(place: Place, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Meets the other ranks: in the file `rendezvous` on one machine, else by the launcher's variables."""
     timeout = timedelta(seconds=timeout_seconds)
+    where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
+    message = (
+        f"rank {place.rank} of {place.world_size} did not meet the others within {timeout_seconds:g} s at {where}; "
+        "see that all ranks were started, that this address is the same on all machines and reachable, and set "
+        "GLOO_SOCKET_IFNAME where a machine has several networks"
+    )
+    with _watchdog(timeout_seconds + INIT_GRACE_SECONDS, message):
+        try:
+            store = _store(place, timeout, rendezvous)
+            distributed.init_process_group(
+                "gloo", store=store, rank=place.rank, world_size=place.world_size, timeout=timeout
+            )
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{message} ({reason})", EXIT_TIMEOUT) from None
+    own = distributed.PrefixStore("rlcluster", store)  # type: ignore[attr-defined]
+    return GlooRanks(place, own, timeout_seconds)
+
+
+def _store(place: Place, timeout: timedelta, rendezvous: str | None) -> Any:
     if rendezvous is None:
-        torch.distributed.init_process_group("gloo", timeout=timeout)
+        store, _, _ = next(iter(distributed.rendezvous("env://", timeout=timeout)))  # type: ignore[attr-defined]
     else:
-        store = torch.distributed.FileStore(rendezvous, world_size)  # type: ignore[attr-defined]
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-    return GlooRanks(rank, world_size)
+        store = distributed.FileStore(rendezvous, place.world_size)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    return store
+
+
+@contextlib.contextmanager
+def _watchdog(seconds: float, message: str) -> Iterator[None]:
+    """Ends this process if the block does not: a rank that resolves its own name to loopback waits for ever."""
+
+    def leave() -> None:
+        print(f"rlcluster: error: {message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_TIMEOUT)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def to_tensor(content: bytes) -> Tensor:

@@ -19,6 +19,8 @@ AlgorithmName = Literal["ppo", "a2c"]
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
 KernelsName = Literal["auto", "native", "torch"]
+SyncStrategy = Literal["gradients", "parameters"]
+WireName = Literal["float32", "bfloat16"]
 DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
 
 ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
@@ -74,6 +76,7 @@ def parse_sizes(value: object) -> object:
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
 BoundedCount = Annotated[Count, Field(le=2**20)]
 Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
 Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
@@ -180,6 +183,15 @@ class ParallelSettings(Section):
     num_envs_per_worker: Count | None = Field(None, description="environments of each worker, instead of num_envs")
     pin_workers: bool = Field(True, description="tie each worker to its cores, where the system can")
     timeout_seconds: Positive = Field(120.0, description="a worker that is silent for so long has failed")
+    max_restarts: Natural = Field(0, description="how often a run whose worker fails goes on from its last checkpoint")
+    sync_strategy: SyncStrategy = Field(
+        "gradients", description="exchanged at every optimiser's step; or parameters, averaged (for slow networks)"
+    )
+    sync_updates: Count = Field(1, description="updates between two averages of the parameters")
+    wire_dtype: WireName = Field("float32", description="gradients on the way between workers; bfloat16 halves them")
+    preempt_stragglers: bool = Field(
+        False, description="end late workers' rollouts early once 60 % are done (DD-PPO); not reproducible"
+    )
 
 
 class HardwareSettings(Section):
@@ -238,7 +250,7 @@ class Settings(Section):
 
     @property
     def num_workers(self) -> int | None:
-        """Processes that train together; None: to be chosen for the machine."""
+        """Processes that train together; None: to be chosen for the machine, or given by the launcher."""
         if self.mode == "sequential":
             return 1
         return self.parallel.num_workers or (self.cluster.num_workers if self.mode == "distributed" else None)
@@ -333,6 +345,7 @@ CHANGEABLE_ON_RESUME = {
     "parallel.num_envs_per_worker",
     "parallel.pin_workers",
     "parallel.timeout_seconds",
+    "parallel.max_restarts",
     "cluster.num_workers",
     "cluster.distributed_backend",
     "cluster.master_addr",

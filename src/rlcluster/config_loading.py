@@ -28,6 +28,7 @@ from rlcluster.config import (
     setting_fields,
 )
 from rlcluster.errors import UserError
+from rlcluster.launcher import launched
 
 
 class Problem(NamedTuple):
@@ -171,7 +172,8 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     each = settings.parallel.num_envs_per_worker
     if settings.mode == "sequential" or each is None:
         return settings, list(_combination_problems(settings))
-    num_workers = settings.num_workers or machine.default_workers()
+    place = launched() if settings.mode == "distributed" else None
+    num_workers = settings.num_workers or (place.world_size if place else machine.default_workers())
     if is_total_given and settings.env.num_envs != num_workers * each:
         keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
         product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"
@@ -223,7 +225,19 @@ def _suggestion(location: list[str]) -> str:
 
 
 def _combination_problems(settings: Settings) -> Iterator[Problem]:
-    training, size = settings.training, settings.rollout_size
+    parallel, training, size = settings.parallel, settings.training, settings.rollout_size
+    if parallel.sync_strategy == "parameters" and parallel.wire_dtype != "float32":
+        yield Problem(
+            frozenset({"parallel.sync_strategy", "parallel.wire_dtype"}),
+            f"parallel.wire_dtype={parallel.wire_dtype} is for gradients, but parallel.sync_strategy=parameters; "
+            "leave one of them out",
+        )
+    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1:
+        yield Problem(
+            frozenset({"parallel.sync_strategy", "parallel.sync_updates"}),
+            f"parallel.sync_updates={parallel.sync_updates} needs parallel.sync_strategy=parameters; gradients are "
+            "exchanged at every step of the optimiser",
+        )
     keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
     if not USES_MINIBATCHES[settings.algorithm]:
         return

@@ -2,6 +2,7 @@
 
 EXIT_USAGE = 2
 EXIT_RUN_FAILED = 1
+EXIT_TIMEOUT = 71
 EXIT_STORAGE = 74
 
 
@@ -11,3 +12,11 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class RankError(UserError):
+    """A rank has failed, and with it the run; its number, if it can be told."""
+
+    def __init__(self, message: str, exit_code: int, failed_rank: int | None) -> None:
+        super().__init__(message, exit_code)
+        self.failed_rank = failed_rank

@@ -14,12 +14,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While it is open, signals only set a flag; saving happens outside the handler."""
+    """While it is open, signals only set a flag; saving happens outside the handler.
+
+    A thread sees each signal at once, also while the main thread waits for other ranks and Python's handler has to
+    wait with it: it ends the process at the second signal, or when the run has not stopped in `deadline_seconds`.
+    """
 
     def __init__(self, is_patient: bool = False) -> None:
-        """A patient one never leaves at once: a rank gets the terminal's Ctrl-C and its parent's signal as well."""
+        """A patient one never leaves at a second signal: a rank gets the terminal's Ctrl-C and its parent's as well."""
         self._is_patient = is_patient
         self.signal_number: int | None = None
+        self.deadline_seconds: float | None = None  # None: as long as it takes
         self._previous: dict[int, Any] = {}
 
     @property
@@ -28,21 +33,44 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            reader, self._writer = os.pipe()
+            os.set_blocking(self._writer, False)
+            self._previous_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+            threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        if self._previous:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._previous_writer)
+            os.close(self._writer)  # the thread reads the end of the pipe and is done
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and not self._is_patient:
-            os._exit(128 + number)
-        self.signal_number = self.signal_number or number
+        if self.requested:
+            return  # the thread has seen it too
+        self.signal_number = number
         if self._is_patient:
-            return  # the parent tells the user
+            return  # the parent or the first rank tells the user
         message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Once more to leave at once.\n"
         with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
             os.write(sys.stderr.fileno(), message.encode())
+
+    def _watch(self, reader: int) -> None:
+        deadline: threading.Timer | None = None
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while content := pipe.read(1):
+                if content[0] not in SIGNALS:
+                    continue
+                exit_code = 128 + content[0]
+                if deadline is not None and not self._is_patient:
+                    os._exit(exit_code)
+                if deadline is None:
+                    deadline = threading.Timer(self.deadline_seconds or threading.TIMEOUT_MAX, os._exit, (exit_code,))
+                    deadline.daemon = True
+                    deadline.start()
+        if deadline is not None:
+            deadline.cancel()

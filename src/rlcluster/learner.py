@@ -7,7 +7,7 @@ gradients and the optimiser's statistics each live in one flat buffer: one excha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from rlcluster.algorithms.losses import LossSums, Samples, a2c_loss, ppo_loss
 from rlcluster.algorithms.targets import Targets, gae
-from rlcluster.clock import PhaseTimer
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings, TrainingSettings
 from rlcluster.environments.randomness import Purpose, generator
@@ -69,19 +68,29 @@ class LearnReport(NamedTuple):
     learning_rate: float
 
 
+class Minibatch(NamedTuple):
+    """This rank's samples of a minibatch, and what is known of all ranks' samples in it."""
+
+    indices: Tensor  # t * N + n
+    num_samples: float  # of all ranks
+    mean: float  # of the advantages, if they are to be normalised; else 0
+    std: float  # of the advantages, if they are to be normalised; else 1
+
+
 class NotFiniteError(UserError):
     """The loss or the gradient is NaN or infinite; the parameters are still those before the step."""
 
 
 class Learner:
-    def __init__(
-        self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks, timer: PhaseTimer
-    ) -> None:
+    def __init__(self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks) -> None:
         self.policy = policy
         self.updates = 0
         self.steps_global = 0
-        self._settings, self._training = settings, settings.training
-        self._env_indices, self._ranks, self._timer = env_indices, ranks, timer
+        self.is_synchronised = True  # all ranks hold the same parameters
+        self._settings, self._training, self._parallel = settings, settings.training, settings.parallel
+        self._env_indices, self._ranks = env_indices, ranks
+        self._exchanges_gradients = settings.parallel.sync_strategy == "gradients" or ranks.world_size == 1
+        self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
         self._algorithm = ALGORITHMS[settings.algorithm]
         self._flat = FlatParameters(policy)
         self._optimizer = self._algorithm.optimizer(self._flat.parameters, settings.training)
@@ -98,17 +107,35 @@ class Learner:
         sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
         grad_norms: list[float] = []
         for epoch in range(self._settings.n_epochs):
-            epoch_sums = self._learn_epoch(rollout, samples, epoch, grad_norms)
+            minibatches = self._minibatches(epoch, samples.advantages)
+            epoch_sums = self._learn_epoch(rollout, samples, minibatches, grad_norms)
             sums += epoch_sums
             target_kl = self._training.target_kl
-            if target_kl is not None and self._means(epoch_sums.clone())["approx_kl"] > target_kl:
+            if target_kl is not None and _means(self._ranks.sum_(epoch_sums.clone()))["approx_kl"] > target_kl:
                 break
         self.updates += 1
-        self.steps_global += self._settings.rollout_size
-        means = self._means(sums)
-        explained = self._explained_variance(rollout, targets)
-        grad_norm = sum(grad_norms) / len(grad_norms)
-        return LearnReport(**means, explained_variance=explained, grad_norm=grad_norm, learning_rate=learning_rate)
+        num_samples = sum(minibatch.num_samples for minibatch in minibatches)
+        self.steps_global += round(num_samples)
+        self.is_synchronised = self._exchanges_gradients
+        if self.updates % self._parallel.sync_updates == 0:
+            self.synchronise()
+        grad_norm = torch.tensor([sum(grad_norms) / len(grad_norms)], dtype=torch.float64)
+        totals = self._ranks.sum_(torch.cat([sums, _spread(rollout, targets), grad_norm]))
+        return LearnReport(
+            **_means(totals[: len(SUM_NAMES)]),
+            explained_variance=explained_variance(totals[len(SUM_NAMES) : -1], num_samples),
+            grad_norm=float(totals[-1]) / self._ranks.world_size,
+            learning_rate=learning_rate,
+        )
+
+    def synchronise(self) -> None:
+        """Averages the parameters and the optimiser's statistics over the ranks, where they differ."""
+        if self.is_synchronised:
+            return
+        statistics = (value for value in self._optimizer.state[self._flat.parameters].values() if value.dim())
+        for values in (self._flat.parameters.detach(), *statistics):
+            self._ranks.sum_(values).div_(self._ranks.world_size)
+        self.is_synchronised = True
 
     def state(self) -> dict[str, Any]:
         """Everything that a continued run needs, as tensors and numbers."""
@@ -146,20 +173,22 @@ class Learner:
         training = self._training
         return gae(rewards, rollout.values, rollout.next_values, rollout.dones, training.gamma, training.gae_lambda)
 
-    def _learn_epoch(self, rollout: Rollout, samples: Samples, epoch: int, grad_norms: list[float]) -> Tensor:
+    def _learn_epoch(
+        self, rollout: Rollout, samples: Samples, minibatches: list[Minibatch], grad_norms: list[float]
+    ) -> Tensor:
         """One pass over the rollout, an optimiser's step per minibatch; returns this rank's sums (SUM_NAMES)."""
-        minibatches = self._minibatches(epoch)
-        statistics = self._advantage_statistics(samples.advantages, minibatches)
         sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
-        for indices, (mean, std) in zip(minibatches, statistics, strict=True):
-            minibatch = Samples(*(column[indices] for column in samples))
-            minibatch = minibatch._replace(advantages=(minibatch.advantages - mean) / std)
-            sums += self.compute_gradients(rollout, indices, minibatch)
+        for indices, count, mean, std in minibatches:
+            own = Samples(*(column[indices] for column in samples))
+            own = own._replace(advantages=(own.advantages - mean) / std)
+            sums += self.compute_gradients(rollout, indices, own, count if self._exchanges_gradients else len(indices))
             grad_norms.append(self.apply_gradients())
         return sums
 
-    def compute_gradients(self, rollout: Rollout, indices: Tensor, minibatch: Samples) -> Tensor:
-        """Fills the flat gradient with this rank's part of the global mean; returns its sums (SUM_NAMES)."""
+    def compute_gradients(self, rollout: Rollout, indices: Tensor, minibatch: Samples, count: float) -> Tensor:
+        """Fills the flat gradient with this rank's part of the mean over `count` samples, those of all ranks if they
+        exchange gradients; returns its sums (SUM_NAMES).
+        """
         observations = rollout.observations.flatten(0, 1)
         self._flat.exchanged.zero_()
         sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
@@ -167,7 +196,7 @@ class Learner:
             part = slice(start, start + self._chunk_size)
             output = self.policy(observations.index_select(0, indices[part]))  # copies whole rows; [] copies values
             losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
-            mean = losses.loss / self._settings.batch_size
+            mean = losses.loss / count
             mean.backward()  # type: ignore[no-untyped-call]
             self._flat.loss += mean.detach()
             sums[:-1] += torch.stack([value.detach().double() for value in losses])
@@ -176,8 +205,8 @@ class Learner:
 
     def apply_gradients(self) -> float:
         """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""
-        with self._timer("sync"):
-            self._ranks.sum_(self._flat.exchanged)
+        if self._exchanges_gradients:
+            self._sum_gradients(self._flat.exchanged)
         loss, grad_norm = float(self._flat.loss), float(self._flat.gradients.norm())
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise NotFiniteError(
@@ -191,44 +220,35 @@ class Learner:
         self._optimizer.step()
         return grad_norm
 
-    def _minibatches(self, epoch: int) -> list[Tensor]:
+    def _minibatches(self, epoch: int, advantages: Tensor) -> list[Minibatch]:
+        """The minibatches of an epoch, with the statistics of the advantages of all ranks' samples in each."""
+        slices = self._slices(epoch, len(advantages) // len(self._env_indices))
+        normalizes = self._training.normalize_advantages
+        if not normalizes and not self._parallel.preempt_stragglers:
+            return [Minibatch(indices, self._settings.batch_size, 0.0, 1.0) for indices in slices]
+        sums = torch.zeros(len(slices), 3, dtype=torch.float64)
+        for row, indices in zip(sums, slices, strict=True):
+            part = advantages[indices].double()
+            row.copy_(torch.stack([part.new_tensor(len(part)), part.sum(), part.square().sum()]))
+        statistics = (_count_mean_std(*row) for row in self._ranks.sum_(sums).tolist())
+        return [
+            Minibatch(indices, count, mean, std) if normalizes else Minibatch(indices, count, 0.0, 1.0)
+            for indices, (count, mean, std) in zip(slices, statistics, strict=True)
+        ]
+
+    def _slices(self, epoch: int, n_steps: int) -> list[Tensor]:
         """Stratified: each environment's steps are shuffled by its own stream, minibatch k is the k-th slice of each.
 
         So the global minibatch is the same set of samples for any number of ranks. Indices are t * N + n.
         """
-        n_steps, num_envs = self._training.n_steps, len(self._env_indices)
+        num_envs = len(self._env_indices)
         if self._settings.num_minibatches == 1:
             return [torch.arange(n_steps * num_envs)]
         position = self.updates * self._settings.n_epochs + epoch
         streams = (generator(self._settings.env.seed, Purpose.SHUFFLE, i, position) for i in self._env_indices)
         order = np.stack([stream.permutation(n_steps) for stream in streams], 1) * num_envs + np.arange(num_envs)
-        slices = np.split(order, self._settings.num_minibatches)  # each [T / K, N]
+        slices = np.array_split(order, self._settings.num_minibatches)  # each [T / K, N]
         return [torch.from_numpy(part.reshape(-1)) for part in slices]
-
-    def _advantage_statistics(self, advantages: Tensor, minibatches: list[Tensor]) -> Iterator[tuple[float, float]]:
-        """Mean and standard deviation of the advantages of each global minibatch."""
-        if not self._training.normalize_advantages:
-            return ((0.0, 1.0) for _ in minibatches)
-        sums = torch.zeros(len(minibatches), 3, dtype=torch.float64)
-        for row, indices in zip(sums, minibatches, strict=True):
-            part = advantages[indices].double()
-            row.copy_(torch.stack([part.new_tensor(len(part)), part.sum(), part.square().sum()]))
-        with self._timer("sync"):
-            self._ranks.sum_(sums)
-        return (_mean_and_std(*row) for row in sums.tolist())
-
-    def _means(self, sums: Tensor) -> dict[str, float]:
-        """The losses per sample over all ranks. Takes `sums` over."""
-        with self._timer("sync"):
-            *totals, num_samples = self._ranks.sum_(sums).tolist()
-        return {name: total / num_samples for name, total in zip(LossSums._fields, totals, strict=True)}
-
-    def _explained_variance(self, rollout: Rollout, targets: Targets) -> float | None:
-        errors, returns = (targets.returns - rollout.values).double(), targets.returns.double()
-        spread = torch.stack([errors.sum(), errors.square().sum(), returns.sum(), returns.square().sum()])
-        with self._timer("sync"):
-            self._ranks.sum_(spread)
-        return explained_variance(spread, self._settings.rollout_size)
 
 
 class FlatParameters:
@@ -264,12 +284,24 @@ def _flatten(rollout: Rollout, targets: Targets) -> Samples:
     return Samples(*(column.flatten() for column in columns))
 
 
-def _mean_and_std(count: float, total: float, squares: float) -> tuple[float, float]:
+def _count_mean_std(count: float, total: float, squares: float) -> tuple[float, float, float]:
     mean = total / count
-    return mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8
+    return count, mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8
 
 
-def explained_variance(spread: Tensor, count: int) -> float | None:
+def _means(totals: Tensor) -> dict[str, float]:
+    """The losses per sample, from the sums of all ranks (SUM_NAMES)."""
+    *losses, num_samples = totals.tolist()
+    return {name: total / num_samples for name, total in zip(LossSums._fields, losses, strict=True)}
+
+
+def _spread(rollout: Rollout, targets: Targets) -> Tensor:
+    """Sums and sums of squares of the value's errors and of the returns."""
+    errors, returns = (targets.returns - rollout.values).double(), targets.returns.double()
+    return torch.stack([errors.sum(), errors.square().sum(), returns.sum(), returns.square().sum()])
+
+
+def explained_variance(spread: Tensor, count: float) -> float | None:
     """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 is no better than a constant."""
     error_sum, error_squares, return_sum, return_squares = (float(value) for value in spread)
     variance = return_squares / count - (return_sum / count) ** 2

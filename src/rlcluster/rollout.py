@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ class Rollout:
     @property
     def num_envs(self) -> int:
         return self.rewards.shape[1]
+
+    def first(self, n_steps: int) -> Rollout:
+        """The first steps, as views."""
+        return Rollout(**{field.name: getattr(self, field.name)[:n_steps] for field in fields(self)})
 
     @classmethod
     def allocate(cls, n_steps: int, num_envs: int, spec: EnvironmentSpec) -> Rollout:

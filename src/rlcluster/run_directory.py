@@ -1,32 +1,32 @@
 """One run on disk, read and written here only: settings, machine facts, metrics, checkpoints, summary.
 
-RUN/config.yaml  machine.json  benchmark_metrics.json
+RUN/config.yaml  machine.json  run_state.json  benchmark_metrics.json
 RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
 RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
 import yaml
 
-from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
+from rlcluster.atomic_file import write_atomically
+from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rlcluster.config import CONFIG_FILE, MODE_NAMES, Settings
 from rlcluster.config_loading import load_settings, resume_differences
-from rlcluster.environments.names import procgen_game
-from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.errors import EXIT_STORAGE, RankError, UserError
 from rlcluster.event_file import EventFile
+from rlcluster.run_state import RUNS_FOLDER, RunState, StateName, default_path, write_state
 
-RUNS_FOLDER = Path("runs")
 MACHINE_FILE = "machine.json"
 SUMMARY_FILE = "benchmark_metrics.json"
 METRICS_FILE = "metrics.jsonl"
@@ -35,8 +35,9 @@ METRICS_FILE = "metrics.jsonl"
 class RunDirectory:
     """The writer's side of a run: opened by one process at a time, new or to be continued."""
 
-    def __init__(self, settings: Settings, resume: bool = False) -> None:
+    def __init__(self, settings: Settings, resume: bool = False, restarts: int = 0) -> None:
         self.settings = settings
+        self._state = RunState("running", restarts=restarts, pid=os.getpid())
         self.path = Path(settings.output.output_dir or default_path(settings))
         self._checkpoints = checkpoint_folder(settings, self.path)
         self._logs = Path(settings.output.log_dir or self.path / "logs") / settings.log_name
@@ -56,6 +57,7 @@ class RunDirectory:
             text = settings.model_copy(update={"output": without_place}).to_yaml()
             write_atomically(self.path / CONFIG_FILE, text.encode())
             self._open_logs()
+            self._set_state("running", self.restored)
         except BaseException:
             os.close(self._lock)
             raise
@@ -69,6 +71,8 @@ class RunDirectory:
         try:
             for file in (self._metrics, self._events):
                 self._close(file, quietly=error is not None)
+            if error is not None:
+                self._fail(error)
         finally:
             os.close(self._lock)
 
@@ -90,6 +94,7 @@ class RunDirectory:
         name = "final" if final else f"step_{content['learner']['steps_global']}"
         path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
         save_checkpoint(path, content)
+        self._set_state("running", content)
         periodic = step_checkpoints(self._checkpoints, self.settings.algorithm)
         for old in periodic[: -self.settings.output.keep_checkpoints]:
             old.unlink(missing_ok=True)
@@ -97,6 +102,22 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.path / SUMMARY_FILE, _json(summary))
+
+    def conclude(self, state: StateName, reason: str | None = None) -> None:
+        """Says how the run has ended."""
+        self._state = self._state._replace(state=state, reason=reason)
+        write_state(self.path, self._state)
+
+    def _set_state(self, state: StateName, checkpoint: dict[str, Any] | None) -> None:
+        counters = checkpoint["learner"] if checkpoint is not None else {"steps_global": 0, "updates": 0}
+        self._state = self._state._replace(steps_global=counters["steps_global"], update=counters["updates"])
+        self.conclude(state)
+
+    def _fail(self, error: BaseException) -> None:
+        failed_rank = error.failed_rank if isinstance(error, RankError) else None
+        self._state = self._state._replace(failed_rank=failed_rank)
+        with contextlib.suppress(UserError):  # a disk that is full is already on its way to the user
+            self.conclude("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
 
     def _sync_metrics(self) -> None:
         try:
@@ -197,11 +218,8 @@ class SilentRun:
     def write_summary(self, summary: dict[str, Any]) -> None:
         pass
 
-
-def default_path(settings: Settings) -> Path:
-    """runs/ppo_sequential_coinrun_20260131-235959"""
-    name = procgen_game(settings.env.name) or re.sub(r"\W+", "-", settings.env.name)
-    return RUNS_FOLDER / f"{settings.run_name}_{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    def conclude(self, state: StateName, reason: str | None = None) -> None:
+        pass
 
 
 def checkpoint_folder(settings: Settings, path: Path) -> Path:

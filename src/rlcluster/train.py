@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,38 +16,51 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster import machine
 from rlcluster.config import Settings
 from rlcluster.errors import UserError
-from rlcluster.loops import loop_for, refuse_empty_cell
+from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
+from rlcluster.loops import loop_for
 
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
     from rlcluster.console import Reporter
     from rlcluster.run_directory import RunDirectory, SilentRun
+    from rlcluster.workers import RankFailedError
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LOCAL_ADDRESSES = ("localhost", "127.0.0.1", "::1")
 
 
 class TrainingResult(NamedTuple):
     run: Path
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # empty on ranks other than the first
     signal_number: int | None  # the signal that stopped the run before its budget was spent
 
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
     """One run from its settings to its summary; raises a UserError for what the user can mend."""
-    refuse_empty_cell(settings.algorithm, settings.mode)
+    place = launched()
+    if settings.mode == "distributed" and place is not None:
+        return _train_on_launched_rank(settings, resume, place)
+    if place is not None and place.world_size > 1:
+        raise UserError(
+            f"--mode {settings.mode}: a launcher has started {place.world_size} processes; use --mode distributed"
+        )
     if settings.mode == "sequential":
+        _warn_of_too_many_threads(settings, 1)
         from rlcluster.collectives import Ranks
 
         return _train_on_rank(settings, resume, Ranks())
-    settings = _with_workers(settings)
-    _warn_of_too_many_threads(settings)
+    if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
+        raise UserError(
+            f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
+            "WORLD_SIZE: torchrun, for example; leave it out to train on this machine alone"
+        )
+    chosen = settings.num_workers or min(machine.default_workers(), settings.env.num_envs)
+    settings = _with_workers(settings, chosen)
+    _warn_of_too_many_threads(settings, chosen)
     return _train_on_local_ranks(settings, resume)
 
 
-def _with_workers(settings: Settings) -> Settings:
-    """The number of workers, chosen for this machine where it is not given; an environment for each at least."""
-    chosen = settings.num_workers
-    num_workers = chosen or min(machine.default_workers(), settings.env.num_envs)
+def _with_workers(settings: Settings, num_workers: int) -> Settings:
+    """The settings with this number of workers; an environment for each at least."""
     if num_workers > settings.env.num_envs:
         raise UserError(
             f"parallel.num_workers={num_workers} but env.num_envs={settings.env.num_envs}: every worker needs an "
@@ -57,42 +71,110 @@ def _with_workers(settings: Settings) -> Settings:
 
 
 def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
-    """Spawns a process for each rank. They meet in a file of their own: no port is opened to other machines."""
+    """A process for each rank; after a failure that may pass, they are started again from the last checkpoint."""
     from rlcluster.interruption import StopRequest
-    from rlcluster.workers import run_ranks
+    from rlcluster.run_state import default_path
+    from rlcluster.workers import RankFailedError
 
-    assert settings.num_workers is not None
-    with StopRequest() as stop, tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
-        arguments = settings.model_dump_json(), resume, settings.num_workers, str(Path(folder, "rendezvous"))
-        result: TrainingResult = run_ranks(settings.num_workers, _train_on_spawned_rank, arguments, stop)[0]
+    path = Path(settings.output.output_dir or default_path(settings))
+    output = settings.output.model_copy(update={"output_dir": str(path)})
+    settings = settings.model_copy(update={"output": output})
+    restarts, max_restarts = 0, settings.parallel.max_restarts
+    with StopRequest() as stop:
+        while True:
+            try:
+                result = _spawn_ranks(settings, resume, restarts, stop)
+                break
+            except RankFailedError as error:
+                was_opened = _record_failure(path, error)
+                if not error.may_pass or stop.requested or restarts == max_restarts:
+                    raise
+                restarts, resume = restarts + 1, resume or was_opened
+                print(f"warning: {error}\nrestart {restarts} of {max_restarts}", file=sys.stderr, flush=True)
     if result.signal_number is not None and stop.signal_number is not None:
         return result._replace(signal_number=stop.signal_number)  # what the ranks got from this process is a SIGTERM
     return result
 
 
-def _train_on_spawned_rank(rank: int, settings_json: str, resume: bool, world_size: int, rendezvous: str) -> Any:
+def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: Any) -> TrainingResult:
+    """They meet in a file of their own, which only this user can read: no port is opened to other machines.
+
+    The file is not in the run directory: that may lie on a network's file system, whose locks are slow or missing.
+    """
+    from rlcluster.workers import run_ranks
+
+    assert settings.num_workers is not None
+    with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
+        arguments = settings.model_dump_json(), resume, restarts, str(Path(folder, "rendezvous"))
+        result: TrainingResult = run_ranks(settings.num_workers, _train_on_spawned_rank, arguments, stop)[0]
+    return result
+
+
+def _record_failure(path: Path, error: RankFailedError) -> bool:
+    """In the state of the run, if it was these ranks that had opened it: a dead first rank cannot do it."""
+    from rlcluster.run_state import read_state, write_state
+
+    state = read_state(path)
+    if state is None or state.pid not in error.pids:
+        return False
+    reason = " ".join(str(error).split("\n")[0].split()).rstrip(": ")
+    if error.failed_rank is not None and "Traceback" in str(error):
+        reason = str(error).strip().splitlines()[-1]
+    write_state(path, state._replace(state="failed", reason=reason, failed_rank=error.failed_rank))
+    return True
+
+
+def _train_on_spawned_rank(rank: int, settings_json: str, resume: bool, restarts: int, rendezvous: str) -> Any:
     settings = Settings.model_validate_json(settings_json)
-    num_threads = machine.num_threads(settings.hardware.num_threads, world_size)
+    assert settings.num_workers is not None
+    world_size = settings.num_workers
+    os.environ[INTERFACE_VARIABLE] = LOOPBACK
+    place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
+    return _join_and_train(settings, resume, place, rendezvous)
+
+
+def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
+    """Rank 0's settings count: the other machines need neither the run directory nor the same files."""
+    if settings.num_workers not in (None, place.world_size):
+        raise UserError(
+            f"num_workers={settings.num_workers} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
+            "leave it out"
+        )
+    if settings.parallel.max_restarts:
+        raise UserError(
+            f"parallel.max_restarts={settings.parallel.max_restarts}: the launcher restarts its ranks; give it "
+            "--max-restarts instead"
+        )
+    if place.max_restarts and settings.output.output_dir is None:
+        raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
+    settings = _with_workers(settings, place.world_size)
+    if place.local_rank == 0:
+        _warn_of_too_many_threads(settings, place.local_world_size)
+    prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
+    return _join_and_train(settings, resume or place.restarts > 0, place, None)
+
+
+def _join_and_train(settings: Settings, resume: bool, place: Place, rendezvous: str | None) -> TrainingResult:
+    num_threads = machine.num_threads(settings.hardware.num_threads, place.local_world_size)
     if settings.parallel.pin_workers:
-        machine.pin(rank, world_size, num_threads)
-    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+        machine.pin(place.local_rank, place.local_world_size, num_threads)
     machine.limit_threads(num_threads)
     from rlcluster.collectives import join_group
 
-    ranks = join_group(rank, world_size, settings.parallel.timeout_seconds, rendezvous)
+    ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
+    own = settings.model_dump_json().encode() if place.rank == 0 else None
+    settings = Settings.model_validate_json(ranks.broadcast(own))
     return _train_on_rank(settings, resume, ranks)
 
 
 def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks) -> TrainingResult:
     """What every rank does, the only one included."""
-    num_threads = machine.num_threads(settings.hardware.num_threads, ranks.world_size)
+    num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
     machine.limit_threads(num_threads)  # before anything below imports torch or numpy
     from rlcluster import environments, policy
     from rlcluster.interruption import StopRequest
     from rlcluster.run_directory import SUMMARY_FILE
 
-    if ranks.world_size == 1:
-        _warn_of_too_many_threads(settings)
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
     kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
@@ -108,9 +190,19 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks) -> TrainingRe
             )
         loop = loop_for(settings.algorithm, settings.mode)
         is_finished = loop(settings, ranks, run, stop, _reporter(ranks))
-        signal_number = ranks.largest(stop.signal_number or 0)  # any rank may have got it
+        signal_number = _signal_of_any_rank(stop.signal_number, ranks)
+        if is_finished:
+            run.conclude("finished")
+        else:
+            run.conclude("preempted", signal.Signals(signal_number).name)
     summary = json.loads((run.path / SUMMARY_FILE).read_text()) if ranks.rank == 0 else {}
     return TrainingResult(run.path, summary, None if is_finished else signal_number)
+
+
+def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
+    import torch
+
+    return int(ranks.largest_(torch.tensor([own or 0])))
 
 
 @contextmanager
@@ -124,10 +216,11 @@ def _open_run(settings: Settings, resume: bool, ranks: Ranks) -> Iterator[RunDir
         content = ranks.broadcast(None)
         yield SilentRun(path, load_checkpoint(path, io.BytesIO(content)) if content else None)
         return
-    with RunDirectory(settings, resume) as run:
+    with RunDirectory(settings, resume, ranks.place.restarts) as run:
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
-        run.write_machine_facts(machine.facts(machine.num_threads(settings.hardware.num_threads, ranks.world_size)))
+        num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
+        run.write_machine_facts(machine.facts(num_threads))
         yield run
 
 
@@ -137,11 +230,13 @@ def _reporter(ranks: Ranks) -> Reporter:
     return make_reporter() if ranks.rank == 0 else SilentReporter()
 
 
-def _warn_of_too_many_threads(settings: Settings) -> None:
-    num_workers = settings.num_workers or 1
-    num_threads = num_workers * machine.num_threads(settings.hardware.num_threads, num_workers)
-    if num_threads > machine.cores_allowed():
+def _warn_of_too_many_threads(settings: Settings, num_workers: int) -> None:
+    """`num_workers` are those of this machine."""
+    threads_each = machine.num_threads(settings.hardware.num_threads, num_workers)
+    num_threads, cores = num_workers * threads_each, machine.cores_allowed()
+    if num_threads > cores:
         print(
-            f"warning: {num_threads} threads share {machine.cores_allowed()} cores, which is slower; use fewer",
+            f"warning: {num_workers} workers x {threads_each} threads share {cores} cores: they take turns, and each "
+            f"exchange waits for the last; slower than {cores} threads in all",
             file=sys.stderr,
         )

@@ -6,6 +6,7 @@ A dead rank ends the run within seconds, with its number and its traceback. A pa
 from __future__ import annotations
 
 import ctypes
+import enum
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
-from rlcluster.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.errors import EXIT_RUN_FAILED, RankError, UserError
 from rlcluster.interruption import StopRequest
 
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), Linux
@@ -24,17 +25,35 @@ POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
 
 
+class End(enum.IntEnum):
+    """How a rank ended; of several, the lower number explains the others."""
+
+    USER_ERROR = 0
+    DEATH = 1
+    BUG = 2
+    LOST_OTHERS = 3
+    RESULT = 4
+
+
 class Outcome(NamedTuple):
-    """How a rank ended: its result, or an error for the user, or the traceback of a bug."""
+    """What a rank leaves: its result, or an error for the user, or the traceback of a bug."""
 
+    end: End
     result: Any = None
-    error: str | None = None
-    exit_code: int = 0
-    is_bug: bool = False
+    error: str = ""
+    exit_code: int = EXIT_RUN_FAILED
+    lost_rank: int | None = None
 
 
-class RankFailedError(UserError):
-    """A rank has failed, and with it the run."""
+class RankFailedError(RankError):
+    """A rank has failed. Trying again may help unless the error is the user's; `pids` are those of all ranks."""
+
+    def __init__(self, rank: int, outcome: Outcome, pids: list[int]) -> None:
+        is_silent = outcome.end is End.LOST_OTHERS
+        message = outcome.error if is_silent else f"rank {rank} failed: {outcome.error}"
+        super().__init__(message, outcome.exit_code, outcome.lost_rank if is_silent else rank)
+        self.may_pass = outcome.end is not End.USER_ERROR
+        self.pids = pids
 
 
 def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any, ...], stop: StopRequest) -> list[Any]:
@@ -48,33 +67,45 @@ def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any,
         context.Process(target=_rank_main, args=(os.getpid(), sender, target, rank, arguments), name=f"rank {rank}")
         for rank, (_, sender) in enumerate(pipes)
     ]
-    for process in ranks:
-        process.start()
-    for _, sender in pipes:
-        sender.close()  # so that a dead rank shows as the end of its pipe
     try:
+        for process in ranks:
+            process.start()
+        for _, sender in pipes:
+            sender.close()  # so that a dead rank shows as the end of its pipe
         return _watch(ranks, [receiver for receiver, _ in pipes], stop)
     finally:
-        _end(ranks)
+        _end([process for process in ranks if process.pid is not None])
 
 
 def _watch(ranks: list[Any], receivers: list[Any], stop: StopRequest) -> list[Any]:
     outcomes: dict[int, Outcome] = {}
     is_stop_passed_on = False
     while len(outcomes) < len(ranks):
-        waiting = {receivers[k]: k for k in range(len(ranks)) if k not in outcomes}
-        for receiver in connection.wait(list(waiting), POLL_SECONDS):
-            rank = waiting[receiver]
-            outcomes[rank] = _receive(ranks[rank], receiver)
-            if outcomes[rank].error is not None:
-                outcomes |= _collect_late(ranks, receivers, outcomes)
-                raise _failure(outcomes)
+        _collect(ranks, receivers, outcomes, POLL_SECONDS)
+        if any(outcome.end is not End.RESULT for outcome in outcomes.values()):
+            _collect_late(ranks, receivers, outcomes)
+            rank = min(outcomes, key=lambda rank: (outcomes[rank].end, rank))
+            raise RankFailedError(rank, outcomes[rank], [process.pid for process in ranks])
         if stop.requested and not is_stop_passed_on:
             is_stop_passed_on = True
             for process in ranks:
                 if process.is_alive():
                     os.kill(process.pid, signal.SIGTERM)
     return [outcomes[rank].result for rank in range(len(ranks))]
+
+
+def _collect(ranks: list[Any], receivers: list[Any], outcomes: dict[int, Outcome], seconds: float) -> None:
+    """Adds the outcomes that come within `seconds`: returns after the first ones."""
+    waiting = {receivers[k]: k for k in range(len(ranks)) if k not in outcomes}
+    for receiver in connection.wait(list(waiting), seconds):
+        outcomes[waiting[receiver]] = _receive(ranks[waiting[receiver]], receiver)
+
+
+def _collect_late(ranks: list[Any], receivers: list[Any], outcomes: dict[int, Outcome]) -> None:
+    """What other ranks report soon after: the first to be heard need not be the one that began it."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while len(outcomes) < len(ranks) and time.monotonic() < deadline:
+        _collect(ranks, receivers, outcomes, max(0.0, deadline - time.monotonic()))
 
 
 def _receive(process: Any, receiver: Any) -> Outcome:
@@ -84,31 +115,9 @@ def _receive(process: Any, receiver: Any) -> Outcome:
         process.join(GRACE_SECONDS)
         code = process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return Outcome(error=f"the process ended by {how}, without a traceback", exit_code=EXIT_RUN_FAILED)
+        out_of_memory = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
+        return Outcome(End.DEATH, error=f"the process ended by {how}, without a traceback{out_of_memory}")
     return outcome
-
-
-def _collect_late(ranks: list[Any], receivers: list[Any], outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
-    """What other ranks report soon after: the first to be heard need not be the one that began it."""
-    late: dict[int, Outcome] = {}
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline and len(late) + len(outcomes) < len(ranks):
-        waiting = {receivers[k]: k for k in range(len(ranks)) if k not in outcomes and k not in late}
-        for receiver in connection.wait(list(waiting), deadline - time.monotonic()):
-            late[waiting[receiver]] = _receive(ranks[waiting[receiver]], receiver)
-    return late
-
-
-def _failure(outcomes: dict[int, Outcome]) -> RankFailedError:
-    """The error that explains the others: a user's error, a sudden death, a bug; a lost connection comes last."""
-    failed = {rank: outcome for rank, outcome in outcomes.items() if outcome.error is not None}
-
-    def importance(rank: int) -> tuple[bool, bool, int]:
-        error = failed[rank].error or ""
-        return "Connection" in error or "gloo" in error, failed[rank].is_bug, rank
-
-    rank = min(failed, key=importance)
-    return RankFailedError(f"rank {rank} failed: {failed[rank].error}", failed[rank].exit_code)
 
 
 def _end(ranks: list[Any]) -> None:
@@ -123,17 +132,23 @@ def _end(ranks: list[Any]) -> None:
 def _rank_main(parent: int, sender: Any, target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> None:
     """The first thing in a rank's process."""
     _die_with_parent(parent)
-    try:
-        outcome = Outcome(result=target(rank, *arguments))
-    except UserError as error:
-        outcome = Outcome(error=str(error), exit_code=error.exit_code)
-    except Exception:  # noqa: BLE001 - whatever it is, the parent shows it
-        outcome = Outcome(error="\n" + traceback.format_exc(), exit_code=EXIT_RUN_FAILED, is_bug=True)
+    outcome = _outcome(target, rank, arguments)
     sender.send(outcome)
     sender.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if outcome.error is None else outcome.exit_code)  # gloo's threads may abort a normal exit
+    os._exit(0 if outcome.end is End.RESULT else outcome.exit_code)  # gloo's threads may abort a normal exit
+
+
+def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> Outcome:
+    try:
+        return Outcome(End.RESULT, result=target(rank, *arguments))
+    except RankError as error:
+        return Outcome(End.LOST_OTHERS, error=str(error), exit_code=error.exit_code, lost_rank=error.failed_rank)
+    except UserError as error:
+        return Outcome(End.USER_ERROR, error=str(error), exit_code=error.exit_code)
+    except Exception:  # noqa: BLE001 - whatever it is, the parent shows it
+        return Outcome(End.BUG, error="\n" + traceback.format_exc())
 
 
 def _die_with_parent(parent: int) -> None:

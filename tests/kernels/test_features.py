@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rlcluster import environments
 from rlcluster.actor import Actor
-from rlcluster.clock import PhaseTimer
 from rlcluster.collectives import Ranks
 from rlcluster.config import PolicySettings
 from rlcluster.config_loading import load_settings
@@ -291,7 +290,7 @@ def twenty_losses(kernels: str) -> list[float]:
     chosen = load_settings("ppo", flags={**flags, "training.learning_rate": "2e-5", "training.n_epochs": 1})
     vector = environments.make(chosen.env, range(4))
     rollout = Actor(vector, 16, 0).collect(make_policy(chosen.policy, vector.spec, 0, "torch"), 0)
-    learner = Learner(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks(), PhaseTimer())
+    learner = Learner(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks())
     return [learner.learn(rollout, 0.0).loss for _ in range(20)]
 
 

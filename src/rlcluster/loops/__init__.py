@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
-from rlcluster.errors import UserError
-
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
     from rlcluster.config import Settings
@@ -18,8 +16,10 @@ if TYPE_CHECKING:
 LOOPS: dict[tuple[str, str], str] = {
     ("ppo", "sequential"): "synchronous",
     ("ppo", "parallel"): "synchronous",  # the same loop: only its ranks differ
+    ("ppo", "distributed"): "synchronous",
     ("a2c", "sequential"): "synchronous",
     ("a2c", "parallel"): "synchronous",
+    ("a2c", "distributed"): "synchronous",
 }
 
 
@@ -28,13 +28,6 @@ class Loop(Protocol):
         self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter
     ) -> bool:
         """Trains until the budget is spent (True) or a stop is requested (False)."""
-
-
-def refuse_empty_cell(algorithm: str, mode: str) -> None:
-    """Raises a UserError for a cell of the table that is empty."""
-    if (algorithm, mode) not in LOOPS:
-        available = ", ".join(m for a, m in LOOPS if a == algorithm)
-        raise UserError(f"--mode {mode}: not available for {algorithm} in this version; use {available}")
 
 
 def loop_for(algorithm: str, mode: str) -> Loop:

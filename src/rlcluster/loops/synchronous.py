@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from rlcluster import environments, machine
 from rlcluster.actor import Actor
-from rlcluster.clock import Budget, PhaseTimer, Stopwatch
+from rlcluster.clock import Budget, Stopwatch
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
 from rlcluster.console import Reporter
@@ -21,16 +22,17 @@ from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
 from rlcluster.policy import make_policy
 from rlcluster.run_directory import RunDirectory, SilentRun
+from rlcluster.stragglers import Race
 
 FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
 
 def run(settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter) -> bool:
     """Trains until the budget is spent (True) or a stop is requested (False); saves and writes the summary."""
-    training = SynchronousTraining(settings, ranks, run)
+    training = SynchronousTraining(settings, ranks, run, stop)
     try:
         with reporter:
-            while training.progress() < 1 and not ranks.any(stop.requested):
+            while not training.is_over():
                 reporter.update(training.update(), training.progress())
                 training.save_if_due()
         return training.finish()
@@ -38,49 +40,69 @@ def run(settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: S
         training.close()
 
 
+class Agreement(NamedTuple):
+    """What all ranks know alike after an update, though each has a clock and a memory of its own."""
+
+    seconds: float  # by the clock of rank 0
+    stops: float  # ranks that have been asked to stop
+    memory_gb: float  # of all ranks together
+    peak_memory_gb: float
+
+
 class SynchronousTraining:
     """The parts of one run on one rank, and what one update does with them."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun) -> None:
-        self._settings, self._ranks, self._run = settings, ranks, run
-        self._timer = PhaseTimer()
+    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest) -> None:
+        self._settings, self._ranks, self._run, self._stop = settings, ranks, run, stop
+        self._timer = ranks.timer
         share = ranks.share_of(settings.env.num_envs)
         self._environments = environments.make(
             settings.env,
             share,
             position=_first_position(run.restored),
-            num_threads=machine.num_threads(settings.hardware.num_threads, ranks.world_size),
+            num_threads=machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size),
         )
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
         policy = make_policy(settings.policy, self._environments.spec, settings.env.seed, settings.hardware.kernels)
-        self._learner = Learner(settings, policy, share, ranks, self._timer)
+        self._learner = Learner(settings, policy, share, ranks)
         self._episodes = EpisodeHistory()
         self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
+        self._recent_steps: deque[int] = deque(maxlen=FINAL_FPS_UPDATES)
         self._budget = Budget(settings.training)
         self._peak_memory_before = 0.0
         seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
         self._stopwatch = Stopwatch(seconds_before)
-        self._saved_seconds, self._saved_updates = seconds_before, self._learner.updates
+        self._agreed = self._agree()
+        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
+        if run.restored is None and ranks.place.max_restarts > 0:
+            self._save()  # so that there is always something to go on from
 
     def progress(self) -> float:
-        """Share of the budget that is spent: the same on all ranks, by the clock of the first."""
-        seconds = self._ranks.first(self._stopwatch.seconds())
-        return self._budget.progress(self._learner.steps_global, seconds, self._learner.updates)
+        """Share of the budget that is spent, the same on all ranks."""
+        return self._budget.progress(self._learner.steps_global, self._agreed.seconds, self._learner.updates)
+
+    def is_over(self) -> bool:
+        """True when the budget is spent, or a stop is asked for on any rank and all hold the same parameters."""
+        return self.progress() >= 1 or (self._agreed.stops > 0 and self._learner.is_synchronised)
 
     def update(self) -> dict[str, Any]:
         """One rollout and one learning phase; returns the record that goes to the log."""
         self._timer.reset()
         start = time.perf_counter()
         progress = self.progress()
+        steps_before = self._learner.steps_global
         with self._timer("rollout"):
-            rollout = self._actor.collect(self._learner.policy, self._learner.updates)
+            rollout = self._actor.collect(self._learner.policy, self._learner.updates, self._rule_for_stragglers())
         with self._timer("learn"):
             report = self._learner.learn(rollout, progress)
-        with self._timer("sync"):
-            episodes = self._ranks.gather_rows(self._actor.finished_episodes())
-            self._refuse_disagreement()
-        record = self._record(report, self._episodes.add(episodes), time.perf_counter() - start)
+        episodes = self._episodes.add(self._ranks.gather_rows(self._actor.finished_episodes()))
+        self._refuse_disagreement()
+        self._agreed = self._agree()
+        steps = self._learner.steps_global - steps_before
+        record = self._record(report, episodes, time.perf_counter() - start, steps)
         self._run.log(record)
+        updates_to_come = self._settings.parallel.sync_updates + 1
+        self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
         return record
 
     def save_if_due(self) -> None:
@@ -88,13 +110,14 @@ class SynchronousTraining:
         if output.checkpoint_updates is not None:
             due = self._learner.updates - self._saved_updates >= output.checkpoint_updates
         else:
-            due = self._stopwatch.seconds() - self._saved_seconds >= output.checkpoint_seconds
-        if self._ranks.any(due):
+            due = self._agreed.seconds - self._saved_seconds >= output.checkpoint_seconds
+        if due and self._learner.is_synchronised:
             self._save()
 
     def finish(self) -> bool:
         """The last checkpoint and the summary; True, and the checkpoint is the final one, if the budget is spent."""
         is_finished = self.progress() >= 1
+        self._learner.synchronise()
         self._save(final=is_finished)
         self._run.write_summary(self._summary())
         return is_finished
@@ -103,21 +126,22 @@ class SynchronousTraining:
         self._environments.close()
 
     def _save(self, final: bool = False) -> None:
-        seconds = self._stopwatch.seconds()
         content = {
             "settings": self._settings.to_yaml(),
             "learner": self._learner.state(),
             "actor": self._actor.state(self._ranks),
             "episodes": self._episodes.state(),
-            "elapsed_seconds": seconds,
+            "elapsed_seconds": self._stopwatch.seconds(),
             "recent_seconds": list(self._recent_seconds),
-            "peak_memory_gb": self._memory_gb()[1],
+            "recent_steps": list(self._recent_steps),
+            "peak_memory_gb": self._agreed.peak_memory_gb,
         }
         self._run.save(content, final)
-        self._saved_seconds, self._saved_updates = seconds, self._learner.updates
+        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
 
     def _refuse_disagreement(self) -> None:
-        if self._ranks.world_size > 1 and not self._learner.ranks_agree():
+        is_to_be_equal = self._ranks.world_size > 1 and self._learner.is_synchronised
+        if is_to_be_equal and not self._learner.ranks_agree():
             raise UserError(
                 f"update {self._learner.updates}: the ranks no longer hold the same parameters; stopped. Continue from "
                 "the last checkpoint with --resume, and please report this",
@@ -129,6 +153,7 @@ class SynchronousTraining:
         self._learner.restore(content["learner"])
         self._episodes.restore(content["episodes"])
         self._recent_seconds.extend(content["recent_seconds"])
+        self._recent_steps.extend(content["recent_steps"])
         self._peak_memory_before = content["peak_memory_gb"]
         is_first = self._ranks.rank == 0
         if is_first:
@@ -143,20 +168,30 @@ class SynchronousTraining:
             )
         return float(content["elapsed_seconds"])
 
-    def _memory_gb(self) -> tuple[float, float]:
-        """Of all ranks together: now, and at most over the whole run, the parts before a resumption included."""
-        own = torch.tensor([machine.memory_gb(), machine.peak_memory_gb()], dtype=torch.float64)
-        now, peak = self._ranks.sum_(own).tolist()
-        return now, max(peak, self._peak_memory_before)
+    def _agree(self) -> Agreement:
+        """One small exchange. The peak of the memory is over the whole run, the parts before a resumption included."""
+        own = Agreement(
+            seconds=self._stopwatch.seconds() if self._ranks.rank == 0 else 0.0,
+            stops=float(self._stop.requested),
+            memory_gb=machine.memory_gb(),
+            peak_memory_gb=machine.peak_memory_gb(),
+        )
+        agreed = Agreement(*self._ranks.sum_(torch.tensor(own, dtype=torch.float64)).tolist())
+        return agreed._replace(peak_memory_gb=max(agreed.peak_memory_gb, self._peak_memory_before))
 
-    def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float) -> dict[str, Any]:
+    def _rule_for_stragglers(self) -> Callable[[int], bool] | None:
+        if not self._settings.parallel.preempt_stragglers:
+            return None
+        return Race(self._ranks, self._settings.training.n_steps, self._learner.updates).is_over
+
+    def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float, steps: int) -> dict[str, Any]:
         self._recent_seconds.append(t_iter)
-        memory, peak_memory = self._memory_gb()
+        self._recent_steps.append(steps)
         return {
             "update": self._learner.updates,
             "steps_global": self._learner.steps_global,
             "world_size": self._ranks.world_size,
-            "fps": self._settings.rollout_size / t_iter,
+            "fps": steps / t_iter,
             "t_iter": t_iter,
             "t_rollout": self._timer.seconds("rollout"),
             "t_learn": self._timer.seconds("learn"),
@@ -165,9 +200,9 @@ class SynchronousTraining:
             **episodes._asdict(),
             "episode_reward_recent": self._episodes.recent_reward(),
             "episode_reward_recent_std": self._episodes.recent_std(),
-            "memory_gb": memory,
-            "peak_memory_gb": peak_memory,
-            "elapsed_seconds": self._stopwatch.seconds(),
+            "memory_gb": self._agreed.memory_gb,
+            "peak_memory_gb": self._agreed.peak_memory_gb,
+            "elapsed_seconds": self._agreed.seconds,
         }
 
     def _summary(self) -> dict[str, Any]:
@@ -181,16 +216,16 @@ class SynchronousTraining:
             "kernels": self._learner.policy.kernels,
             "num_envs": self._settings.env.num_envs,
             "world_size": self._ranks.world_size,
-            "num_threads": machine.num_threads(self._settings.hardware.num_threads, self._ranks.world_size),
+            "num_threads": machine.num_threads(self._settings.hardware.num_threads, self._ranks.place.local_world_size),
             "duration_seconds": seconds,
             "total_timesteps": steps,
             "total_updates": self._learner.updates,
             "average_fps": steps / seconds,
-            "final_fps": len(self._recent_seconds) * self._settings.rollout_size / recent if recent else None,
+            "final_fps": sum(self._recent_steps) / recent if recent else None,
             "initial_reward": self._episodes.initial_reward,
             "final_reward": self._episodes.recent_reward(),
             "best_reward": self._episodes.best_reward,
-            "peak_memory_gb": self._memory_gb()[1],
+            "peak_memory_gb": self._agreed.peak_memory_gb,
             "timesteps_per_hour": steps / seconds * 3600,
         }
 

@@ -14,7 +14,8 @@ import torch
 import yaml
 
 from rlcluster import environments
-from rlcluster.checkpoint import CheckpointError, load_checkpoint, write_atomically
+from rlcluster.atomic_file import write_atomically
+from rlcluster.checkpoint import CheckpointError, load_checkpoint
 from rlcluster.config import EnvSettings, KernelsName, Settings
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.names import procgen_game
