@@ -8,7 +8,7 @@ DEMO := runs/demo_$(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types setup train train-timed evaluate tensorboard bench-peers bench-network clean
+.PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed evaluate tensorboard bench-peers bench-network bench-modes clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -36,6 +36,12 @@ train: $(INSTALLED)  ## sequential PPO
 train-timed: $(INSTALLED)  ## sequential PPO for one hour
 	$(RLCLUSTER) train ppo --config configs/ppo_sequential.yaml --duration 1.0 $(ARGS)
 
+train-parallel: $(INSTALLED)  ## parallel PPO, a worker for each core
+	$(RLCLUSTER) train ppo --config configs/ppo_parallel.yaml $(ARGS)
+
+train-parallel-timed: $(INSTALLED)  ## parallel PPO for one hour
+	$(RLCLUSTER) train ppo --config configs/ppo_parallel.yaml --duration 1.0 $(ARGS)
+
 evaluate: $(INSTALLED)  ## evaluate the latest run
 	$(RLCLUSTER) evaluate $(ARGS)
 
@@ -61,6 +67,9 @@ bench-peers: $(INSTALLED)  ## our speed beside Stable-Baselines3's, in one run
 
 bench-network: $(INSTALLED)  ## samples per second of each network
 	$(BIN)/python benchmarks/network.py $(ARGS)
+
+bench-modes: $(INSTALLED)  ## parallel beside sequential training, in one run
+	$(BIN)/python benchmarks/modes.py $(ARGS)
 
 clean:  ## remove environments and caches; runs/ stays
 	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -17,17 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import psutil
-
+from measuring import measure_training, run, seconds_of_others
 from rlcluster import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,53 +84,27 @@ def main() -> None:
 def make_peer_environment() -> None:
     """Made if it is missing; filled in any case, which is done at once where nothing is missing."""
     if not PEER_PYTHON.exists():
-        _run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
-    _run([str(PEER_PYTHON), "-m", "pip", "install", "--quiet", *PEER_PACKAGES])
+        run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
+    run([str(PEER_PYTHON), "-m", "pip", "install", "--quiet", *PEER_PACKAGES])
 
 
 def measure_pair(name: str, num_threads: int) -> Pair:
     workload = WORKLOADS[name]
     run_length = ("--total-updates", str(1 + workload.measured_updates), "--num-threads", str(num_threads))
     flags = (*workload.flags, *MATHEMATICS, *run_length)
-    start, others_before = time.perf_counter(), _seconds_of_others()
-    ours, peer = _our_fps(flags), _peer_fps(flags, num_threads)
-    others = (_seconds_of_others() - others_before) / (time.perf_counter() - start)
+    start, others_before = time.perf_counter(), seconds_of_others()
+    ours, peer = measure_training("ppo", *flags, *OURS_ONLY).fps, _peer_fps(flags, num_threads)
+    others = (seconds_of_others() - others_before) / (time.perf_counter() - start)
     pair = Pair(ours, peer, max(0.0, others))
     print(f"{name}, {num_threads} threads: {json.dumps(pair._asdict())}", file=sys.stderr, flush=True)
     return pair
 
 
-def _our_fps(flags: tuple[str, ...]) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "rlcluster", "train", "ppo", *flags, *OURS_ONLY]
-        _run([*command, "--output-dir", f"{folder}/run"])
-        metrics = Path(folder, "run", "logs", "PPO_Sequential", "metrics.jsonl").read_text()
-    first, *rest = [json.loads(line) for line in metrics.splitlines()]
-    steps = rest[-1]["steps_global"] - first["steps_global"]
-    return float(steps / (rest[-1]["elapsed_seconds"] - first["elapsed_seconds"]))
-
-
 def _peer_fps(flags: tuple[str, ...], num_threads: int) -> float:
     command = [str(PEER_PYTHON), str(ROOT / "benchmarks" / "peer_sb3.py"), *flags]
     threads = {variable: str(num_threads) for variable in machine.THREAD_VARIABLES}
-    last_line = _run(command, threads).splitlines()[-1]
+    last_line = run(command, threads).splitlines()[-1]
     return float(json.loads(last_line)["fps"])
-
-
-def _seconds_of_others() -> float:
-    """CPU seconds that this machine has spent so far, less those of this process and its finished children."""
-    whole = psutil.cpu_times()
-    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return float(whole.user + whole.nice + whole.system - sum(usage.ru_utime + usage.ru_stime for usage in own))
-
-
-def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
-    """The command's output; ends this process with the command's errors if it fails."""
-    environment = {**os.environ, **(variables or {})}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode:
-        sys.exit(f"{result.stderr}{' '.join(command)}: failed with exit code {result.returncode}")
-    return result.stdout
 
 
 def _print_line(name: str, num_threads: int, pairs: list[Pair]) -> None:

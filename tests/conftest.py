@@ -28,6 +28,10 @@ from rlcluster.collectives import join_group  # noqa: E402 - it imports torch
 CARTPOLE = {"--env": "CartPole-v1", "--num-envs": 4, "--n-steps": 32, "--checkpoint-updates": 2, "--num-threads": 1}
 COINRUN = {**CARTPOLE, "--env": "coinrun", "--n-steps": 16, "--network": "nature"}
 
+# Bit for bit the same until the first optimiser's step; then sums are taken in another order.
+EXACT = ("update", "steps_global", "episode_count", "episode_length_mean", "learning_rate")
+CLOSE = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "explained_variance", "grad_norm")
+
 
 def flags(options: dict[str, Any]) -> list[str]:
     return [str(part) for pair in options.items() for part in pair]
@@ -56,7 +60,9 @@ def on_ranks(world_size: int, target: Callable[..., Any], *arguments: Any) -> li
         return run_ranks(world_size, _on_rank, (world_size, f"{folder}/rendezvous", target, arguments), stop)
 
 
-def _on_rank(rank: int, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any) -> Any:
+def _on_rank(
+    rank: int, stop: StopRequest, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any
+) -> Any:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     return target(join_group(Place(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
 
@@ -78,6 +84,16 @@ def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The spawned ranks of a parallel run, in their order."""
     children = psutil.Process(process.pid).children(recursive=True)
     return sorted((c for c in children if "spawn_main" in " ".join(c.cmdline())), key=lambda child: child.pid)
+
+
+def assert_same_course(ours: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(ours) == len(expected)
+    for record, other in zip(ours, expected, strict=True):
+        for name in EXACT:
+            assert record[name] == other[name], name
+        for name in CLOSE:
+            tolerance = 1e-5 if record["update"] == 1 else 2e-3
+            assert record[name] == pytest.approx(other[name], rel=tolerance, abs=tolerance), (record["update"], name)
 
 
 @contextmanager

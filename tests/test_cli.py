@@ -271,8 +271,8 @@ def heavy_outcomes(heavy_folder, request):
         ),
         (
             "an address without a launcher",
-            "cluster.master_addr=10.0.0.1 needs a launcher on each machine, which sets RANK and WORLD_SIZE: torchrun, for "
-            "example; leave it out to train on this machine alone",
+            "cluster.master_addr=10.0.0.1 needs a launcher on each machine, which sets RANK and WORLD_SIZE: torchrun, "
+            "for example; leave it out to train on this machine alone",
         ),
         (
             "an existing output directory",

@@ -127,7 +127,7 @@ def test_checkpoints_and_logs_may_be_kept_elsewhere(settings_for, folder, tmp_pa
     with RunDirectory(settings) as run:
         run.log(record_at(1))
         run.save(content_at(1))
-    assert files_in(folder) == ["config.yaml"]
+    assert files_in(folder) == ["config.yaml", "run_state.json"]
     assert files_in(tmp_path / "c") == ["ppo_sequential_step_128.pt"]
     assert len(files_in(tmp_path / "l" / "PPO_Sequential")) == 2
 

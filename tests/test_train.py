@@ -214,10 +214,16 @@ def test_every_shipped_config_loads() -> None:
         "a2c_sequential.yaml",
         "ppo_cartpole.yaml",
         "a2c_cartpole.yaml",
+        "ppo_parallel.yaml",
+        "ppo_cpu_cluster.yaml",
+        "ppo_sequential_highend.yaml",
+        "ppo_parallel_highend.yaml",
     }
     for name in names:
         settings = load_settings(file=folder / name)
-        assert settings.run_name == "_".join([name.split("_")[0], "sequential"])
+        modes = {"parallel": "parallel", "cluster": "distributed"}
+        mode = next((mode for word, mode in modes.items() if word in name), "sequential")
+        assert (settings.algorithm, settings.mode) == (name.split("_")[0], mode)
 
 
 def test_threads_are_limited_before_torch_and_numpy_are_loaded() -> None:

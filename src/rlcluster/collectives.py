@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -189,16 +189,27 @@ class GlooRanks(Ranks):
         return LostRankError(f"{what}; continue with --resume", EXIT_RUN_FAILED, failed_rank)
 
     def _silent_ranks(self) -> list[int]:
-        deadline = time.monotonic() + DIAGNOSIS_SECONDS
+        """Asks the store, which may be out of reach itself: then it is rank 0's machine that is lost."""
         silent = [rank for rank in range(self.world_size) if rank != self.rank]
-        try:
+        answered = threading.Event()
+
+        def ask() -> None:
+            deadline = time.monotonic() + DIAGNOSIS_SECONDS
             self.mark(f"lost/{self.rank}")
             while silent and time.monotonic() < deadline:
-                silent = [rank for rank in silent if not self.is_marked(f"lost/{rank}")]
+                silent[:] = [rank for rank in silent if not self.is_marked(f"lost/{rank}")]
                 time.sleep(0.05)
-        except RuntimeError:  # the machine of the store is the one that is lost
-            return [0] if self.rank else silent
-        return silent
+            answered.set()
+
+        threading.Thread(target=_quietly, args=(ask,), daemon=True).start()
+        if answered.wait(2 * DIAGNOSIS_SECONDS) or self.rank == 0:
+            return list(silent)
+        return [0]
+
+
+def _quietly(function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # a store that is out of reach
+        function()
 
 
 def join_group(place: Place, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:

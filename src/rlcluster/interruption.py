@@ -38,6 +38,7 @@ class StopRequest:
             self._previous_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
             threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a spawned rank begins with them blocked
         return self
 
     def __exit__(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster import machine
 from rlcluster.config import Settings
 from rlcluster.errors import UserError
+from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
 from rlcluster.loops import loop_for
 
@@ -45,9 +46,11 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
         )
     if settings.mode == "sequential":
         _warn_of_too_many_threads(settings, 1)
+        machine.limit_threads(machine.num_threads(settings.hardware.num_threads))
         from rlcluster.collectives import Ranks
 
-        return _train_on_rank(settings, resume, Ranks())
+        with StopRequest() as stop:
+            return _train_on_rank(settings, resume, Ranks(), stop)
     if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
         raise UserError(
             f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
@@ -72,7 +75,6 @@ def _with_workers(settings: Settings, num_workers: int) -> Settings:
 
 def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
     """A process for each rank; after a failure that may pass, they are started again from the last checkpoint."""
-    from rlcluster.interruption import StopRequest
     from rlcluster.run_state import default_path
     from rlcluster.workers import RankFailedError
 
@@ -96,7 +98,7 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
     return result
 
 
-def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: Any) -> TrainingResult:
+def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
     """They meet in a file of their own, which only this user can read: no port is opened to other machines.
 
     The file is not in the run directory: that may lie on a network's file system, whose locks are slow or missing.
@@ -124,13 +126,15 @@ def _record_failure(path: Path, error: RankFailedError) -> bool:
     return True
 
 
-def _train_on_spawned_rank(rank: int, settings_json: str, resume: bool, restarts: int, rendezvous: str) -> Any:
+def _train_on_spawned_rank(
+    rank: int, stop: StopRequest, settings_json: str, resume: bool, restarts: int, rendezvous: str
+) -> TrainingResult:
     settings = Settings.model_validate_json(settings_json)
     assert settings.num_workers is not None
     world_size = settings.num_workers
     os.environ[INTERFACE_VARIABLE] = LOOPBACK
     place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
-    return _join_and_train(settings, resume, place, rendezvous)
+    return _join_and_train(settings, resume, place, stop, rendezvous)
 
 
 def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
@@ -151,10 +155,13 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
     if place.local_rank == 0:
         _warn_of_too_many_threads(settings, place.local_world_size)
     prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
-    return _join_and_train(settings, resume or place.restarts > 0, place, None)
+    with StopRequest(is_patient=True) as stop:
+        return _join_and_train(settings, resume or place.restarts > 0, place, stop)
 
 
-def _join_and_train(settings: Settings, resume: bool, place: Place, rendezvous: str | None) -> TrainingResult:
+def _join_and_train(
+    settings: Settings, resume: bool, place: Place, stop: StopRequest, rendezvous: str | None = None
+) -> TrainingResult:
     num_threads = machine.num_threads(settings.hardware.num_threads, place.local_world_size)
     if settings.parallel.pin_workers:
         machine.pin(place.local_rank, place.local_world_size, num_threads)
@@ -164,15 +171,14 @@ def _join_and_train(settings: Settings, resume: bool, place: Place, rendezvous: 
     ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
-    return _train_on_rank(settings, resume, ranks)
+    return _train_on_rank(settings, resume, ranks, stop)
 
 
-def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks) -> TrainingResult:
+def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
     """What every rank does, the only one included."""
     num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
-    machine.limit_threads(num_threads)  # before anything below imports torch or numpy
+    machine.limit_threads(num_threads)
     from rlcluster import environments, policy
-    from rlcluster.interruption import StopRequest
     from rlcluster.run_directory import SUMMARY_FILE
 
     spec = environments.describe(settings.env)
@@ -180,7 +186,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks) -> TrainingRe
     kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
-    with StopRequest(is_patient=ranks.world_size > 1) as stop, _open_run(settings, resume, ranks) as run:
+    with _open_run(settings, resume, ranks) as run:
         if ranks.rank == 0:
             workers = f"{ranks.world_size} workers with " if ranks.world_size > 1 else ""
             print(

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from typing import Any, NamedTuple
 
 from rlcluster.errors import EXIT_RUN_FAILED, RankError, UserError
-from rlcluster.interruption import StopRequest
+from rlcluster.interruption import SIGNALS, StopRequest
 
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), Linux
 POLL_SECONDS = 0.5
@@ -57,9 +57,10 @@ class RankFailedError(RankError):
 
 
 def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any, ...], stop: StopRequest) -> list[Any]:
-    """target(rank, *arguments) in a process for each rank; returns their results.
+    """target(rank, stop, *arguments) in a process for each rank; returns their results.
 
-    A stop request is passed on to the ranks, which all stop at the same update.
+    A stop request is passed on to the ranks, which all stop at the same update. A signal that reaches a rank before it
+    can handle it waits: the ranks begin with signals blocked.
     """
     context = multiprocessing.get_context("spawn")  # a fork after torch has started its threads hangs
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
@@ -68,8 +69,12 @@ def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any,
         for rank, (_, sender) in enumerate(pipes)
     ]
     try:
-        for process in ranks:
-            process.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            for process in ranks:
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for _, sender in pipes:
             sender.close()  # so that a dead rank shows as the end of its pipe
         return _watch(ranks, [receiver for receiver, _ in pipes], stop)
@@ -132,7 +137,8 @@ def _end(ranks: list[Any]) -> None:
 def _rank_main(parent: int, sender: Any, target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> None:
     """The first thing in a rank's process."""
     _die_with_parent(parent)
-    outcome = _outcome(target, rank, arguments)
+    with StopRequest(is_patient=True) as stop:
+        outcome = _outcome(target, rank, (stop, *arguments))
     sender.send(outcome)
     sender.close()
     sys.stdout.flush()
