@@ -110,6 +110,7 @@ def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: i
         _draw_curves(axis, summary, quantity, title)
         _draw_ideal(axis, summary, quantity)
         _shade_shared_cores(axis, summary, workers_that_fit)
+        axis.set_ylim(bottom=0)  # last, for it fixes the upper end too
         axis.legend(frameon=False)
     _draw_phases(axes[1, 1], summary)
     image = io.BytesIO()
@@ -138,7 +139,6 @@ def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title
     axis.set_title(title)
     axis.set_xlabel("workers")
     axis.set_xticks(sorted({row.world_size for row in summary}))
-    axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
 
 
