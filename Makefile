@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RLCLUSTER := $(BIN)/rlcluster
 DEMO := runs/demo_$(shell date +%Y%m%d-%H%M%S)
+SCALE := runs/scale_$(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed evaluate tensorboard bench-peers bench-network bench-modes clean
+.PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed evaluate scale \
+	tensorboard bench-peers bench-network bench-modes clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -44,6 +46,10 @@ train-parallel-timed: $(INSTALLED)  ## parallel PPO for one hour
 
 evaluate: $(INSTALLED)  ## evaluate the latest run
 	$(RLCLUSTER) evaluate $(ARGS)
+
+scale: $(INSTALLED)  ## how the speed grows with the workers
+	$(RLCLUSTER) scale ppo --world-sizes 1,2,4 --env coinrun --num-envs 8 --n-steps 32 --n-epochs 1 --n-minibatches 2 \
+		--total-updates 20 --warmup-iters 4 --output-dir $(SCALE) $(ARGS)
 
 tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
 	$(BIN)/tensorboard --logdir runs

@@ -53,7 +53,10 @@ def assert_refused(outcome: Outcome) -> None:
 # Help
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["scale", "--help"], ["--version"]],
+)
 def test_help_is_shown_without_importing_torch_or_numpy(arguments):
     command = [sys.executable, "-X", "importtime", "-m", "rlcluster", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -66,7 +69,7 @@ def test_help_is_shown_without_importing_torch_or_numpy(arguments):
 def test_the_help_names_every_command():
     outcome = run("--help")
     assert outcome.exit_code == 0
-    for command in ("train", "evaluate", "check"):
+    for command in ("train", "evaluate", "scale", "check"):
         assert re.search(rf"^ +{command} ", outcome.out, re.MULTILINE)
 
 
@@ -74,8 +77,9 @@ def test_the_version_is_that_of_the_package():
     assert run("--version") == Outcome(0, f"rlcluster {rlcluster.__version__}\n", "")
 
 
-def test_every_setting_has_a_flag_in_the_help():
-    flags = set(re.findall(r"--[a-z][a-z-]*", run("train", "--help").out))
+@pytest.mark.parametrize("command", ["train", "scale"])
+def test_every_setting_has_a_flag_in_the_help(command):
+    flags = set(re.findall(r"--[a-z][a-z-]*", run(command, "--help").out))
     renamed = {"env.name": "--env", "cluster.num_workers": "--cluster-num-workers"}
     expected = {renamed.get(field.key, "--" + field.name.replace("_", "-")) for field in setting_fields()}
     assert expected <= flags

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,8 +91,13 @@ def _train(options: argparse.Namespace) -> int:
     return 0 if result.signal_number is None else 128 + result.signal_number
 
 
+def _given_flags(options: argparse.Namespace) -> dict[str, str]:
+    """The settings that were given as flags, under their keys."""
+    return {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
+
+
 def _settings(options: argparse.Namespace) -> Settings:
-    flags = {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
+    flags = _given_flags(options)
     if not options.resume:
         return load_settings(options.algorithm, options.mode, options.config, flags)
     place = launched()
@@ -136,6 +142,28 @@ def _check(options: argparse.Namespace) -> int:
     return check_command(Path(options.output_dir))
 
 
+def _scale(options: argparse.Namespace) -> int:
+    from rlcluster import machine
+
+    machine.limit_threads(1)  # this process waits; the runs have threads of their own
+    from rlcluster.reports.scaling import ScaleRequest, scale_command
+
+    flags = _given_flags(options)
+    output_dir = flags.pop("output.output_dir", time.strftime("runs/scale_%Y%m%d-%H%M%S"))
+    request = ScaleRequest(
+        algorithm=options.algorithm,
+        config=options.config,
+        flags=flags,
+        flag_names={field.key: _flag_names(field)[0] for field in setting_fields()},
+        world_sizes=options.world_sizes,
+        scalings=("strong", "weak") if options.scaling == "both" else (options.scaling,),
+        repeats=options.repeats,
+        warmup_iters=options.warmup_iters,
+        output_dir=Path(output_dir),
+    )
+    return scale_command(request)
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors in one line, with a guess at what was meant; -1e-3 is a number."""
 
@@ -167,6 +195,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_evaluate(commands)
+    _add_scale(commands)
     _add_check(commands)
     return parser
 
@@ -179,10 +208,15 @@ def _add_train(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(command=_train)
-    parser.add_argument("algorithm", nargs="?", choices=ALGORITHM_NAMES, help="default: the file's, or ppo")
     parser.add_argument("--mode", choices=MODE_NAMES, help="default: the file's, or sequential")
-    parser.add_argument("--config", metavar="FILE", help="YAML or JSON file with settings")
     parser.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
+    _add_settings(parser)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """The algorithm, the file and a flag for every setting, in their groups."""
+    parser.add_argument("algorithm", nargs="?", choices=ALGORITHM_NAMES, help="default: the file's, or ppo")
+    parser.add_argument("--config", metavar="FILE", help="YAML or JSON file with settings")
     groups: dict[str, Any] = {}
     for field in setting_fields():
         if field.section not in groups:
@@ -194,7 +228,7 @@ def _add_train(commands: Any) -> None:
 
 def _add_flag(group: Any, field: SettingField) -> None:
     """A flag for one setting. Its value stays text: the settings convert it by declared type."""
-    names = FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
+    names = _flag_names(field)
     default = "null" if field.info.default is None else field.info.default
     others = [
         f"; {algorithm}: {sections[field.section][field.name]}"
@@ -206,6 +240,10 @@ def _add_flag(group: Any, field: SettingField) -> None:
         group.add_argument(*names, dest=field.key, nargs="?", const="true", metavar="true|false", help=text)
     else:
         group.add_argument(*names, dest=field.key, metavar=field.name.upper(), help=text)
+
+
+def _flag_names(field: SettingField) -> tuple[str, ...]:
+    return FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -227,11 +265,39 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
 
 
+def _add_scale(commands: Any) -> None:
+    parser = commands.add_parser(
+        "scale",
+        help="measure how the speed grows with the workers",
+        description="Train in mode parallel with several numbers of workers and compare the speeds. Takes the settings "
+        "of `train`; a run has 30 updates and a worker one thread, unless a flag says otherwise. The budget of a file "
+        "does not count. The results are in --output-dir (default: runs/ and a name made from the date).",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=_scale)
+    parser.add_argument(
+        "--world-sizes", type=_world_sizes, default=(1, 2, 4), metavar="W,W,...", help="numbers of workers (1,2,4)"
+    )
+    parser.add_argument(
+        "--scaling",
+        choices=("strong", "weak", "both"),
+        default="strong",
+        help="strong: num_envs in total; weak: num_envs for each worker (strong)",
+    )
+    parser.add_argument("--repeats", type=_positive, default=3, help="runs with each number of workers (3)")
+    parser.add_argument("--warmup-iters", type=_natural, default=5, help="first updates that do not count (5)")
+    _add_settings(parser)
+
+
 def _add_check(commands: Any) -> None:
     parser = commands.add_parser("check", help="test this installation and this machine", allow_abbrev=False)
     parser.set_defaults(command=_check)
     parser.add_argument("--output-dir", default=".", metavar="DIR", help="where runs shall be written (here)")
     parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
+
+
+def _world_sizes(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part.strip()) for part in text.split(","))
 
 
 def _positive(text: str) -> int:
