@@ -41,9 +41,16 @@ def test_the_variables_of_torchrun_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     ("rank", "message"), [("one", "RANK=one should be a whole number"), ("2", "RANK=2 should be below WORLD_SIZE=2")]
 )
 def test_wrong_variables_are_named(rank: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=message):
+        launched()
+
+
+def test_a_launcher_must_say_how_many_ranks_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="WORLD_SIZE=2 but LOCAL_RANK is not set"):
         launched()
 
 

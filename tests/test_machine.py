@@ -270,3 +270,69 @@ def test_an_installed_package_does_not_report_the_commit_of_the_project_around_i
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "a project of the user's, with rlcluster installed in its venv/")
     assert commit_seen_by_a_copy(tmp_path / "venv") == "None\n"
+
+
+# Workers and their cores
+
+
+@pytest.fixture
+def hyper_threads(monkeypatch):
+    """Four physical cores 0..3 with second threads 4..7, all of which this process may use."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(machine, "_first_sibling", lambda core: core % 4)
+    monkeypatch.setattr(machine, "cgroup_quota", lambda root=None: None)
+    pinned = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(cores), raising=False)
+    monkeypatch.setattr(machine, "_affinity_given", None)
+    return pinned
+
+
+def test_physical_cores_come_before_hyper_threads(hyper_threads, monkeypatch):
+    assert machine.core_order() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert machine.default_workers() == 4
+    monkeypatch.setattr(machine, "_first_sibling", lambda core: core - core % 2)  # pairs (0, 1), (2, 3), ...
+    assert machine.core_order() == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert machine.default_workers() == 4
+
+
+def test_a_quota_or_the_scheduler_limits_the_workers(hyper_threads, monkeypatch):
+    monkeypatch.setattr(machine, "cgroup_quota", lambda root=None: 3.5)
+    assert machine.default_workers() == 3
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    assert machine.default_workers() == 2
+
+
+def test_threads_are_shared_out_to_the_workers(hyper_threads):
+    assert [machine.num_threads(None, workers) for workers in (1, 2, 3, 4, 8, 20)] == [8, 2, 1, 1, 1, 1]
+    assert machine.num_threads(5, 4) == 5
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "expected"),
+    [
+        (4, 1, [[0], [1], [2], [3]]),
+        (2, 2, [[0, 1], [2, 3]]),
+        (4, 2, [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (2, 1, []),  # another run may have the rest: who is free the system knows better
+        (9, 1, []),  # more than there are
+    ],
+)
+def test_workers_that_claim_all_cores_are_pinned_each_to_its_own(hyper_threads, workers, threads, expected):
+    for rank in range(workers):
+        machine.pin(rank, workers, threads)
+    assert hyper_threads == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin processes")
+def test_a_real_process_is_pinned_to_its_share():
+    cores = machine.default_workers()
+    code = (
+        "import os\n"
+        "from rlcluster import machine\n"
+        "before = machine.cores_allowed(), machine.num_threads(None, 2), machine.core_order()\n"
+        f"machine.pin(0, {cores}, 1)\n"
+        "assert before == (machine.cores_allowed(), machine.num_threads(None, 2), machine.core_order())\n"
+        "print(len(os.sched_getaffinity(0)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "1"

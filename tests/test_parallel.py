@@ -88,7 +88,6 @@ def test_a_run_goes_on_with_another_number_of_workers_and_in_another_mode(name: 
 @pytest.mark.parametrize("name", ["cartpole", "coinrun"])
 def test_a_killed_parallel_run_resumes_exactly(name: str, tmp_path: Path) -> None:
     options = {**options_for(name, "ppo"), **parallel(2)}
-    train("ppo", tmp_path / "whole", {**options, "--total-updates": 6})
     run = tmp_path / "run"
     arguments = command("train", "ppo", "--output-dir", run, *flags({**options, "--total-updates": 100_000}))
     process = start(run, arguments, until="checkpoints/*_step_*.pt")

@@ -88,7 +88,10 @@ def _train(options: argparse.Namespace) -> int:
         print("\n".join(lines), end="\n" if lines else "", flush=True)
     except BrokenPipeError:  # nobody reads any more; the run is saved and its exit code stands
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0 if result.signal_number is None else 128 + result.signal_number
+    place = launched()
+    if result.signal_number is None or (place is not None and place.max_restarts > 0):
+        return 0  # a launcher would take another code for a failure and start the ranks again
+    return 128 + result.signal_number
 
 
 def _given_flags(options: argparse.Namespace) -> dict[str, str]:
@@ -110,6 +113,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     if not file.is_file():
         raise UserError(f"--resume: {folder} is not a run directory (no {CONFIG_FILE} in it)")
     base = read_file(file)
+    if place is not None:  # the launcher decides these anew
+        for section, key in (("parallel", "num_workers"), ("parallel", "max_restarts"), ("cluster", "num_workers")):
+            base.get(section, {}).pop(key, None)
     old = load_settings(base=base)
     if options.algorithm not in (None, old.algorithm):
         raise UserError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import sys
 import threading
@@ -20,11 +21,12 @@ import torch
 from torch import Tensor, distributed
 
 from rlcluster.clock import PhaseTimer
-from rlcluster.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError
+from rlcluster.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError
 from rlcluster.launcher import Place
 
 DIAGNOSIS_SECONDS = 3.0  # survivors of a lost rank find out in this time who is missing
-INIT_GRACE_SECONDS = 10.0
+LEAST_JOIN_SECONDS = 60.0
+JOIN_GRACE_SECONDS = 10.0
 
 
 class LostRankError(RankError):
@@ -110,6 +112,8 @@ class GlooRanks(Ranks):
     def __init__(self, place: Place, store: Any, timeout_seconds: float) -> None:
         super().__init__()
         self.place, self._store, self._timeout_seconds = place, store, timeout_seconds
+        self._watcher: threading.Thread | None = None
+        self._asked_at = math.inf  # when the store was asked something that it has not answered yet
 
     def sum_(self, values: Tensor) -> Tensor:
         with self._exchange():
@@ -159,13 +163,37 @@ class GlooRanks(Ranks):
         return values.numpy().tobytes()
 
     def count(self, name: str) -> int:
-        return int(self._store.add(name, 1))
+        with self._question():
+            return int(self._store.add(name, 1))
 
     def mark(self, name: str) -> None:
-        self._store.set(name, "1")
+        with self._question():
+            self._store.set(name, "1")
 
     def is_marked(self, name: str) -> bool:
-        return bool(self._store.check([name]))
+        with self._question():
+            return bool(self._store.check([name]))
+
+    @contextlib.contextmanager
+    def _question(self) -> Iterator[None]:
+        """To the store. It has no time-out of its own when its machine is cut off: a thread ends this process then."""
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch_questions, daemon=True)
+            self._watcher.start()
+        self._asked_at = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._diagnose(str(error), time.monotonic() - self._asked_at) from None
+        finally:
+            self._asked_at = math.inf
+
+    def _watch_questions(self) -> None:
+        while time.monotonic() - self._asked_at < self._timeout_seconds:
+            time.sleep(min(1.0, self._timeout_seconds / 4))
+        _leave(
+            f"rank 0 did not answer for {self._timeout_seconds:g} s (parallel.timeout_seconds); continue with --resume"
+        )
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -179,7 +207,7 @@ class GlooRanks(Ranks):
     def _diagnose(self, message: str, waited_seconds: float) -> LostRankError:
         """Each rank that sees the failure says so in the store: those that stay silent are the lost ones."""
         missing = self._silent_ranks()
-        failed_rank = missing[0] if missing else None
+        failed_rank = missing[0] if len(missing) == 1 else None
         names = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
         if waited_seconds >= 0.9 * self._timeout_seconds:
             limit = f"for {waited_seconds:.0f} s (parallel.timeout_seconds={self._timeout_seconds:g})"
@@ -195,9 +223,9 @@ class GlooRanks(Ranks):
 
         def ask() -> None:
             deadline = time.monotonic() + DIAGNOSIS_SECONDS
-            self.mark(f"lost/{self.rank}")
+            self._store.set(f"lost/{self.rank}", "1")
             while silent and time.monotonic() < deadline:
-                silent[:] = [rank for rank in silent if not self.is_marked(f"lost/{rank}")]
+                silent[:] = [rank for rank in silent if not self._store.check([f"lost/{rank}"])]
                 time.sleep(0.05)
             answered.set()
 
@@ -214,50 +242,63 @@ def _quietly(function: Callable[[], None]) -> None:
 
 def join_group(place: Place, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Meets the other ranks: in the file `rendezvous` on one machine, else by the launcher's variables."""
-    timeout = timedelta(seconds=timeout_seconds)
+    patience = max(timeout_seconds, LEAST_JOIN_SECONDS)
     where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
     message = (
-        f"rank {place.rank} of {place.world_size} did not meet the others within {timeout_seconds:g} s at {where}; "
+        f"rank {place.rank} of {place.world_size} did not meet the others within {patience:g} s at {where}; "
         "see that all ranks were started, that this address is the same on all machines and reachable, and set "
         "GLOO_SOCKET_IFNAME where a machine has several networks"
     )
-    with _watchdog(timeout_seconds + INIT_GRACE_SECONDS, message):
+    with _watchdog(patience + JOIN_GRACE_SECONDS, message):
         try:
-            store = _store(place, timeout, rendezvous)
+            store = _store(place, patience, rendezvous)
+            _wait_for_all(place, store)
             distributed.init_process_group(
-                "gloo", store=store, rank=place.rank, world_size=place.world_size, timeout=timeout
+                "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=timedelta(seconds=timeout_seconds),
             )
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"{message} ({reason})", EXIT_TIMEOUT) from None
+            raise LostRankError(f"{message} ({reason})", EXIT_TIMEOUT, None) from None
     own = distributed.PrefixStore("rlcluster", store)  # type: ignore[attr-defined]
     return GlooRanks(place, own, timeout_seconds)
 
 
-def _store(place: Place, timeout: timedelta, rendezvous: str | None) -> Any:
+def _store(place: Place, patience: float, rendezvous: str | None) -> Any:
+    """A launcher may keep one store over its restarts: what an earlier attempt left there does not count."""
     if rendezvous is None:
-        store, _, _ = next(iter(distributed.rendezvous("env://", timeout=timeout)))  # type: ignore[attr-defined]
+        store, _, _ = next(iter(distributed.rendezvous("env://", timeout=timedelta(seconds=patience))))  # type: ignore[attr-defined]
     else:
         store = distributed.FileStore(rendezvous, place.world_size)  # type: ignore[attr-defined]
-    store.set_timeout(timeout)
-    return store
+    store.set_timeout(timedelta(seconds=patience))
+    return distributed.PrefixStore(f"attempt_{place.restarts}", store)  # type: ignore[attr-defined]
+
+
+def _wait_for_all(place: Place, store: Any) -> None:
+    """Before gloo connects them, whose own patience is that of an exchange: processes may start far apart."""
+    if store.add("arrived", 1) == place.world_size:
+        store.set("complete", "1")
+    store.wait(["complete"])
 
 
 @contextlib.contextmanager
 def _watchdog(seconds: float, message: str) -> Iterator[None]:
     """Ends this process if the block does not: a rank that resolves its own name to loopback waits for ever."""
-
-    def leave() -> None:
-        print(f"rlcluster: error: {message}", file=sys.stderr, flush=True)
-        os._exit(EXIT_TIMEOUT)
-
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(seconds, _leave, (message,))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _leave(message: str) -> None:
+    print(f"rlcluster: error: {message}", file=sys.stderr, flush=True)
+    os._exit(EXIT_TIMEOUT)
 
 
 def to_tensor(content: bytes) -> Tensor:

@@ -10,6 +10,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from rlcluster.errors import EXIT_TIMEOUT
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -70,8 +72,14 @@ class StopRequest:
                 if deadline is not None and not self._is_patient:
                     os._exit(exit_code)
                 if deadline is None:
-                    deadline = threading.Timer(self.deadline_seconds or threading.TIMEOUT_MAX, os._exit, (exit_code,))
+                    deadline = threading.Timer(self.deadline_seconds or threading.TIMEOUT_MAX, _give_up)
                     deadline.daemon = True
                     deadline.start()
         if deadline is not None:
             deadline.cancel()
+
+
+def _give_up() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), b"rlcluster: error: asked to stop, but the run did not in time; left unsaved\n")
+    os._exit(EXIT_TIMEOUT)

@@ -26,6 +26,7 @@ class Place(NamedTuple):
     local_world_size: int = 1
     restarts: int = 0  # how often the launcher has started the ranks again
     max_restarts: int = 0
+    is_under_torchrun: bool = False
 
     @property
     def spans_machines(self) -> bool:
@@ -43,7 +44,11 @@ def launched() -> Place | None:
         local_world_size=_number("LOCAL_WORLD_SIZE", 1),
         restarts=_number("TORCHELASTIC_RESTART_COUNT", 0),
         max_restarts=_number("TORCHELASTIC_MAX_RESTARTS", 0),
+        is_under_torchrun="TORCHELASTIC_RUN_ID" in os.environ,
     )
+    missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
+    if place.world_size > 1 and missing:
+        raise UserError(f"WORLD_SIZE={place.world_size} but {missing[0]} is not set; mend the launch command")
     if not place.rank < place.world_size:
         raise UserError(f"RANK={place.rank} should be below WORLD_SIZE={place.world_size}; mend the launch command")
     return place

@@ -23,6 +23,8 @@ BYTES_PER_GB = 1024**3
 # 38 samples/s (impala, forward and backward); with this limit they keep 122, and an idle machine shows no loss.
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"
 
+_affinity_given: frozenset[int] | None = None  # the affinity of this process before `pin` narrowed it
+
 
 def cores_allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
     """Cores this process may use: the least of affinity, cgroup quota and the scheduler's share; at least 1."""
@@ -43,8 +45,12 @@ def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
 
 
 def num_threads(setting: int | None, num_workers: int = 1) -> int:
-    """The threads of each worker that `hardware.num_threads` means: null shares out the cores this process may use."""
-    return setting if setting is not None else max(1, cores_allowed() // num_workers)
+    """The threads of each worker that `hardware.num_threads` means. null: all cores this process may use for one
+    worker, the physical ones shared out for several.
+    """
+    if setting is not None:
+        return setting
+    return cores_allowed() if num_workers == 1 else max(1, default_workers() // num_workers)
 
 
 def default_workers() -> int:
@@ -56,15 +62,19 @@ def default_workers() -> int:
 
 def core_order() -> list[int]:
     """The cores of this process's affinity, the first thread of each physical core before the second ones."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_first_sibling(core) != core, core))
+    return sorted(_affinity(), key=lambda core: (_first_sibling(core) != core, core))
 
 
 def pin(rank: int, num_workers: int, num_threads: int) -> None:
-    """Ties this process to its share of the cores; does nothing where there are too few, or on other systems."""
-    order = core_order()
-    if len(order) >= num_workers * num_threads:
+    """Ties this process to its share of the cores, if together the workers claim all physical ones: another run beside
+    a smaller one would be tied to the same cores. Does nothing where there are too few, or on other systems.
+    """
+    global _affinity_given  # noqa: PLW0603 - the process has one affinity, and what it was before is lost otherwise
+    order, num_cores, num_physical = core_order(), num_workers * num_threads, default_workers()
+    if num_cores > num_physical:  # then a worker has both threads of its cores
+        order = sorted(order, key=lambda core: (_first_sibling(core), core))
+    if num_physical <= num_cores <= len(order):
+        _affinity_given = frozenset(order)
         os.sched_setaffinity(0, order[rank * num_threads : (rank + 1) * num_threads])
 
 
@@ -200,9 +210,14 @@ def git_commit() -> str | None:
 
 
 def _affinity_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(_affinity()) or os.cpu_count() or 1
+
+
+def _affinity() -> frozenset[int]:
+    """The cores that this process was given; empty where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset()
+    return _affinity_given or frozenset(os.sched_getaffinity(0))
 
 
 def _own_cgroups(root: Path) -> list[Path]:

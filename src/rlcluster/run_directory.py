@@ -25,7 +25,7 @@ from rlcluster.config import CONFIG_FILE, MODE_NAMES, Settings
 from rlcluster.config_loading import load_settings, resume_differences
 from rlcluster.errors import EXIT_STORAGE, RankError, UserError
 from rlcluster.event_file import EventFile
-from rlcluster.run_state import RUNS_FOLDER, RunState, StateName, default_path, write_state
+from rlcluster.run_state import RUNS_FOLDER, RunState, StateName, default_path, read_state, write_state
 
 MACHINE_FILE = "machine.json"
 SUMMARY_FILE = "benchmark_metrics.json"
@@ -37,22 +37,23 @@ class RunDirectory:
 
     def __init__(self, settings: Settings, resume: bool = False, restarts: int = 0) -> None:
         self.settings = settings
-        self._state = RunState("running", restarts=restarts, pid=os.getpid())
+        self._state = RunState("running", restarts=restarts, parent=os.getppid())
         self.path = Path(settings.output.output_dir or default_path(settings))
         self._checkpoints = checkpoint_folder(settings, self.path)
         self._logs = Path(settings.output.log_dir or self.path / "logs") / settings.log_name
         self.restored: dict[str, Any] | None = None
-        if resume:
-            self._adopt_logs()
-        else:
+        is_own = restarts > 0 and self._was_begun_here()
+        if not resume and not is_own:
             self._refuse_existing()
-        self._make_folders()
+        self._make_folders(self.path, self._checkpoints)
         self._lock = self._acquire_lock()
         try:
-            if resume:
+            if resume or (is_own and checkpoints_in(self._checkpoints, settings.algorithm)):
                 self.restored = newest_checkpoint(self._checkpoints, settings.algorithm)
                 self._refuse_other_run(self.restored)
+                self._adopt_logs()
                 self._remove_leftovers()
+            self._make_folders(self._logs)
             without_place = settings.output.model_copy(update={"output_dir": None})  # so that it runs again elsewhere
             text = settings.model_copy(update={"output": without_place}).to_yaml()
             write_atomically(self.path / CONFIG_FILE, text.encode())
@@ -143,18 +144,22 @@ class RunDirectory:
         remedy = "continue it with --resume, or choose another --output-dir"
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UserError(f"output.output_dir={self.path} exists; {remedy}")
-        if list(self._checkpoints.glob(f"{self.settings.run_name}_*.pt")):
+        if checkpoints_in(self._checkpoints, self.settings.algorithm):
             raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
         if (self._logs / METRICS_FILE).exists():
             raise UserError(f"output.log_dir={self._logs} holds the metrics of a run; {remedy}")
 
+    def _was_begun_here(self) -> bool:
+        """True if the process that started this one has started the last writer of this run too: a restart."""
+        state = read_state(self.path)
+        return state is not None and state.parent == self._state.parent
+
     def _adopt_logs(self) -> None:
         """A run that goes on in another mode keeps one log, under the new mode's name."""
-        for mode in MODE_NAMES:
-            name = self.settings.model_copy(update={"mode": mode}).log_name
-            other = self._logs.with_name(name)
-            if other.is_dir() and not self._logs.exists():
-                other.rename(self._logs)
+        before = self.path / CONFIG_FILE
+        old = load_settings(file=before).log_name if before.is_file() else self._logs.name
+        if self._logs.with_name(old).is_dir() and not self._logs.exists():
+            self._logs.with_name(old).rename(self._logs)
 
     def _refuse_other_run(self, checkpoint: dict[str, Any]) -> None:
         old = Settings.model_validate(yaml.safe_load(checkpoint["settings"]))
@@ -168,9 +173,9 @@ class RunDirectory:
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
 
-    def _make_folders(self) -> None:
+    def _make_folders(self, *folders: Path) -> None:
         try:
-            for folder in (self.path, self._checkpoints, self._logs):
+            for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
@@ -244,15 +249,18 @@ def step_checkpoints(folder: Path, algorithm: str) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def checkpoints_in(folder: Path, algorithm: str) -> list[Path]:
+    """All checkpoints of a run, the final ones first, then the newest: of all modes in which it has run."""
+    finals = [folder / f"{algorithm}_{mode}_final.pt" for mode in MODE_NAMES]
+    return [path for path in (*finals, *reversed(step_checkpoints(folder, algorithm))) if path.exists()]
+
+
 def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
     """The furthest checkpoint that is whole. A damaged one is named on stderr, set aside as `*.damaged`, and the one
     before it is taken.
     """
     whole = []
-    finals = [folder / f"{algorithm}_{mode}_final.pt" for mode in MODE_NAMES]
-    for path in (*finals, *reversed(step_checkpoints(folder, algorithm))):
-        if not path.exists():
-            continue
+    for path in checkpoints_in(folder, algorithm):
         try:
             whole.append(load_checkpoint(path))
         except CheckpointError as error:

@@ -29,7 +29,7 @@ class RunState(NamedTuple):
     reason: str | None = None
     failed_rank: int | None = None
     restarts: int = 0  # how often it has gone on by itself after a failure
-    pid: int = 0  # of the process that writes the run
+    parent: int = 0  # process that started the writer: the one that restarts it
 
 
 def default_path(settings: Settings) -> Path:

@@ -85,17 +85,13 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
     with StopRequest() as stop:
         while True:
             try:
-                result = _spawn_ranks(settings, resume, restarts, stop)
-                break
+                return _spawn_ranks(settings, resume, restarts, stop)
             except RankFailedError as error:
-                was_opened = _record_failure(path, error)
+                _record_failure(path, error)
                 if not error.may_pass or stop.requested or restarts == max_restarts:
                     raise
-                restarts, resume = restarts + 1, resume or was_opened
+                restarts += 1
                 print(f"warning: {error}\nrestart {restarts} of {max_restarts}", file=sys.stderr, flush=True)
-    if result.signal_number is not None and stop.signal_number is not None:
-        return result._replace(signal_number=stop.signal_number)  # what the ranks got from this process is a SIGTERM
-    return result
 
 
 def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
@@ -112,18 +108,13 @@ def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequ
     return result
 
 
-def _record_failure(path: Path, error: RankFailedError) -> bool:
-    """In the state of the run, if it was these ranks that had opened it: a dead first rank cannot do it."""
+def _record_failure(path: Path, error: RankFailedError) -> None:
+    """In the state of the run, if it was our ranks that had opened it: a dead first rank cannot do it."""
     from rlcluster.run_state import read_state, write_state
 
     state = read_state(path)
-    if state is None or state.pid not in error.pids:
-        return False
-    reason = " ".join(str(error).split("\n")[0].split()).rstrip(": ")
-    if error.failed_rank is not None and "Traceback" in str(error):
-        reason = str(error).strip().splitlines()[-1]
-    write_state(path, state._replace(state="failed", reason=reason, failed_rank=error.failed_rank))
-    return True
+    if state is not None and state.parent == os.getpid():
+        write_state(path, state._replace(state="failed", reason=error.reason, failed_rank=error.failed_rank))
 
 
 def _train_on_spawned_rank(
@@ -139,6 +130,10 @@ def _train_on_spawned_rank(
 
 def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
     """Rank 0's settings count: the other machines need neither the run directory nor the same files."""
+    from rlcluster.workers import die_with_parent
+
+    if place.is_under_torchrun:
+        die_with_parent(os.getppid())
     if settings.num_workers not in (None, place.world_size):
         raise UserError(
             f"num_workers={settings.num_workers} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
@@ -151,12 +146,13 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
         )
     if place.max_restarts and settings.output.output_dir is None:
         raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
-    settings = _with_workers(settings, place.world_size)
+    if place.rank == 0:
+        settings = _with_workers(settings, place.world_size)
     if place.local_rank == 0:
         _warn_of_too_many_threads(settings, place.local_world_size)
     prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
     with StopRequest(is_patient=True) as stop:
-        return _join_and_train(settings, resume or place.restarts > 0, place, stop)
+        return _join_and_train(settings, resume, place, stop)
 
 
 def _join_and_train(
@@ -171,6 +167,7 @@ def _join_and_train(
     ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
+    ranks.place = place._replace(max_restarts=int(ranks.broadcast(str(place.max_restarts).encode())))
     return _train_on_rank(settings, resume, ranks, stop)
 
 

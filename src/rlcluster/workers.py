@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any, NamedTuple
 
 from rlcluster.errors import EXIT_RUN_FAILED, RankError, UserError
@@ -46,14 +46,14 @@ class Outcome(NamedTuple):
 
 
 class RankFailedError(RankError):
-    """A rank has failed. Trying again may help unless the error is the user's; `pids` are those of all ranks."""
+    """A rank has failed. Trying again may help unless the error is the user's."""
 
-    def __init__(self, rank: int, outcome: Outcome, pids: list[int]) -> None:
+    def __init__(self, rank: int, outcome: Outcome) -> None:
         is_silent = outcome.end is End.LOST_OTHERS
         message = outcome.error if is_silent else f"rank {rank} failed: {outcome.error}"
         super().__init__(message, outcome.exit_code, outcome.lost_rank if is_silent else rank)
+        self.reason = outcome.error.strip().splitlines()[-1 if outcome.end is End.BUG else 0]  # in one line
         self.may_pass = outcome.end is not End.USER_ERROR
-        self.pids = pids
 
 
 def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any, ...], stop: StopRequest) -> list[Any]:
@@ -69,6 +69,7 @@ def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any,
         for rank, (_, sender) in enumerate(pipes)
     ]
     try:
+        resource_tracker.ensure_running()  # the first process of all would start it, and that unblocks signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for process in ranks:
@@ -90,12 +91,12 @@ def _watch(ranks: list[Any], receivers: list[Any], stop: StopRequest) -> list[An
         if any(outcome.end is not End.RESULT for outcome in outcomes.values()):
             _collect_late(ranks, receivers, outcomes)
             rank = min(outcomes, key=lambda rank: (outcomes[rank].end, rank))
-            raise RankFailedError(rank, outcomes[rank], [process.pid for process in ranks])
-        if stop.requested and not is_stop_passed_on:
+            raise RankFailedError(rank, outcomes[rank])
+        if stop.signal_number is not None and not is_stop_passed_on:
             is_stop_passed_on = True
             for process in ranks:
                 if process.is_alive():
-                    os.kill(process.pid, signal.SIGTERM)
+                    os.kill(process.pid, stop.signal_number)
     return [outcomes[rank].result for rank in range(len(ranks))]
 
 
@@ -136,14 +137,14 @@ def _end(ranks: list[Any]) -> None:
 
 def _rank_main(parent: int, sender: Any, target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> None:
     """The first thing in a rank's process."""
-    _die_with_parent(parent)
-    with StopRequest(is_patient=True) as stop:
+    die_with_parent(parent)
+    with StopRequest(is_patient=True) as stop:  # to the very end: a late signal must not spoil the outcome
         outcome = _outcome(target, rank, (stop, *arguments))
-    sender.send(outcome)
-    sender.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0 if outcome.end is End.RESULT else outcome.exit_code)  # gloo's threads may abort a normal exit
+        sender.send(outcome)
+        sender.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0 if outcome.end is End.RESULT else outcome.exit_code)  # gloo's threads may abort a normal exit
 
 
 def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> Outcome:
@@ -157,7 +158,8 @@ def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) 
         return Outcome(End.BUG, error="\n" + traceback.format_exc())
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
+    """This process ends when the process `parent` does, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above

@@ -101,8 +101,9 @@ class SynchronousTraining:
         steps = self._learner.steps_global - steps_before
         record = self._record(report, episodes, time.perf_counter() - start, steps)
         self._run.log(record)
-        updates_to_come = self._settings.parallel.sync_updates + 1
-        self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
+        if self._ranks.world_size > 1:
+            updates_to_come = self._settings.parallel.sync_updates + 1
+            self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
         return record
 
     def save_if_due(self) -> None:

@@ -71,7 +71,7 @@ def scale_command(request: ScaleRequest) -> int:
     settings = cases[0].settings
     workers_that_fit = max(1, machine.default_workers() // (settings.hardware.num_threads or 1))
     _make_folders(request.output_dir)
-    with StopRequest() as stop:
+    with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
         rows = _run_all(request, cases, stop)
         summary = summarise(rows, workers_that_fit)
         write_summary(request.output_dir, summary, _facts(request, settings, workers_that_fit))
@@ -231,6 +231,7 @@ def _run_to_its_end(command: list[str], stop: StopRequest) -> tuple[int, str]:
             if stop.signal_number is not None and not is_stop_passed_on:
                 is_stop_passed_on = True
                 process.send_signal(stop.signal_number)
+                _say("stopping this run, then writing the results ...", end=" ")
 
 
 def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) -> tuple[State, str | None]:
