@@ -167,7 +167,8 @@ def _join_and_train(
     ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
-    ranks.place = place._replace(max_restarts=int(ranks.broadcast(str(place.max_restarts).encode())))
+    max_restarts = ranks.broadcast(str(place.max_restarts).encode() if place.rank == 0 else None)
+    ranks.place = place._replace(max_restarts=int(max_restarts))
     return _train_on_rank(settings, resume, ranks, stop)
 
 
