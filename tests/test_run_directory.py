@@ -25,7 +25,7 @@ from rlcluster.run_directory import (
     read_metrics,
     step_checkpoints,
 )
-from rlcluster.run_state import default_path
+from rlcluster.run_state import default_path, read_state, write_state
 
 from conftest import disk_full_after
 
@@ -70,6 +70,10 @@ def files_in(folder: Path) -> list[str]:
 
 def damage(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-50])
+
+
+def in_mode(settings: Settings, mode: str) -> Settings:
+    return settings.model_copy(update={"mode": mode})
 
 
 # Layout
@@ -392,6 +396,59 @@ def test_a_checkpoint_of_other_settings_is_refused(settings_for):
         run.save({**content_at(1), "settings": load_settings(flags={"env.name": "Acrobot-v1"}).to_yaml()})
     with pytest.raises(UserError, match=r"other settings: env.name=CartPole-v1 but the run has Acrobot-v1"):
         RunDirectory(settings_for(), resume=True)
+
+
+def test_a_run_that_goes_on_in_another_mode_keeps_one_log_and_all_its_checkpoints(settings_for, folder):
+    settings = settings_for(keep_checkpoints=2)
+    with RunDirectory(settings) as run:
+        run.log(record_at(1))
+        run.save(content_at(1))
+    with RunDirectory(in_mode(settings, "parallel"), resume=True) as run:
+        assert run.restored["learner"]["updates"] == 1
+        run.log(record_at(2))
+        run.save(content_at(2))
+        run.save(content_at(3))
+    assert files_in(folder / "logs") == ["PPO_Parallel"]
+    assert len(read_metrics(folder / "logs/PPO_Parallel/metrics.jsonl")) == 2
+    assert files_in(folder / "checkpoints") == ["ppo_parallel_step_256.pt", "ppo_parallel_step_384.pt"]
+
+
+def test_a_run_of_another_mode_does_not_share_its_checkpoints(settings_for, tmp_path):
+    shared = str(tmp_path / "shared")
+    with RunDirectory(settings_for(output_dir=str(tmp_path / "one"), checkpoint_dir=shared)) as run:
+        run.save(content_at(9))
+    other = in_mode(settings_for(output_dir=str(tmp_path / "other"), checkpoint_dir=shared), "parallel")
+    with pytest.raises(UserError, match="holds checkpoints of a run"):
+        RunDirectory(other)
+
+
+def test_a_refused_writer_in_another_mode_leaves_the_log_where_it_is(settings_for, folder):
+    with RunDirectory(settings_for()) as run:
+        run.log(record_at(1))
+        run.save(content_at(1))
+        with pytest.raises(UserError, match="is being written by another process"):
+            RunDirectory(in_mode(settings_for(), "parallel"), resume=True)
+    assert files_in(folder / "logs") == ["PPO_Sequential"]
+
+
+def test_a_restarted_run_goes_on_from_its_checkpoint_or_begins_anew_without_one(settings_for, folder):
+    settings = settings_for()
+    with RunDirectory(settings):
+        pass  # it failed before the first checkpoint
+    with RunDirectory(settings, restarts=1) as run:
+        assert run.restored is None
+        run.save(content_at(2))
+    with RunDirectory(settings, restarts=2) as run:
+        assert run.restored["learner"]["updates"] == 2
+    assert read_state(folder).restarts == 2
+
+
+def test_a_restart_never_takes_over_a_run_that_another_process_has_begun(settings_for, folder):
+    with RunDirectory(settings_for()) as run:
+        run.save(content_at(2))
+    write_state(folder, read_state(folder)._replace(parent=1))
+    with pytest.raises(UserError, match="exists; continue it with --resume"):
+        RunDirectory(settings_for(), restarts=1)
 
 
 def test_half_written_files_of_a_killed_process_are_removed_on_resume(settings_for, folder):
