@@ -1,4 +1,4 @@
-"""Signals while the main thread is inside a call that lets no Python handler run, as in an exchange with other ranks."""
+"""Signals while the main thread is inside a call that lets no Python handler run, as in an exchange with ranks."""
 
 from __future__ import annotations
 
