@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 
@@ -21,6 +22,8 @@ from rlcluster.interruption import StopRequest
 from rlcluster.launcher import LOOPBACK, Place
 from rlcluster.workers import run_ranks
 
+hypothesis.settings.register_profile("unhurried", deadline=None)  # no test asserts a time
+hypothesis.settings.load_profile("unhurried")
 machine.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
 
 from rlcluster.collectives import join_group  # noqa: E402 - it imports torch
