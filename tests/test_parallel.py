@@ -94,7 +94,7 @@ def test_a_killed_parallel_run_resumes_exactly(name: str, tmp_path: Path) -> Non
     ranks = ranks_of(process)
     process.kill()
     process.wait()
-    assert not psutil.wait_procs(ranks, timeout=15)[1]
+    assert not psutil.wait_procs(ranks, timeout=30)[1]
     updates = 2 * (len(metrics(run)) // 2 + 1)
     train("ppo", tmp_path / "expected", {**options, "--total-updates": updates})
     result = rlcluster("train", "--resume", "--output-dir", run, "--total-updates", str(updates))
