@@ -185,7 +185,8 @@ class ParallelSettings(Section):
     timeout_seconds: Positive = Field(120.0, description="a worker that is silent for so long has failed")
     max_restarts: Natural = Field(0, description="how often a run whose worker fails goes on from its last checkpoint")
     sync_strategy: SyncStrategy = Field(
-        "gradients", description="exchanged at every optimiser's step; or parameters, averaged (for slow networks)"
+        "gradients",
+        description="what workers exchange: gradients at every optimiser's step, or parameters, averaged now and then",
     )
     sync_updates: Count = Field(1, description="updates between two averages of the parameters")
     wire_dtype: WireName = Field("float32", description="gradients on the way between workers; bfloat16 halves them")
