@@ -48,6 +48,10 @@ def rlcluster(*arguments: str | Path, **options: Any) -> subprocess.CompletedPro
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, check=False, **options)
 
 
+def train(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+    return rlcluster("train", algorithm, "--output-dir", run, *flags(options), *more)
+
+
 def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "rlcluster", *map(str, arguments)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from conftest import (
     ranks_of,
     rlcluster,
     start,
+    train,
 )
 
 UPDATES = 4
@@ -37,10 +37,6 @@ UPDATES = 4
 def options_for(name: str, algorithm: str) -> dict[str, Any]:
     options = {**(CARTPOLE if name == "cartpole" else COINRUN), "--normalize-advantages": "true"}
     return options if algorithm == "a2c" else {**options, "--n-minibatches": 2, "--n-epochs": 2}
-
-
-def train(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-    return rlcluster("train", algorithm, "--output-dir", run, *flags(options), *more)
 
 
 def parallel(num_workers: int) -> dict[str, Any]:

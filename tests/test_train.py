@@ -18,7 +18,7 @@ from rlcluster.checkpoint import load_checkpoint
 from rlcluster.config_loading import load_settings
 from rlcluster.loops import LOOPS
 
-from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start
+from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start, train
 
 ENDLESS = {"--total-updates": 100_000}
 FIELDS = {
@@ -39,10 +39,6 @@ def options_for(name: str, algorithm: str) -> dict[str, Any]:
     if name.endswith("impala"):
         options["--network"] = "impala"
     return options if algorithm == "a2c" else {**options, "--n-minibatches": 2, "--n-epochs": 2}
-
-
-def train(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-    return rlcluster("train", algorithm, "--output-dir", run, *flags(options), *more)
 
 
 def final_parameters(run: Path, algorithm: str) -> dict[str, torch.Tensor]:

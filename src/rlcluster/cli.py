@@ -77,17 +77,14 @@ def _rank_prefix() -> str:
 
 def _train(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    from rlcluster.console import training_summary
+    from rlcluster.console import say, training_summary
     from rlcluster.train import train
 
     result = train(settings, resume=options.resume)
-    lines = [training_summary(result.summary, str(result.run))] if result.summary else []
-    if result.signal_number is not None and result.summary:
-        lines.append(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
-    try:
-        print("\n".join(lines), end="\n" if lines else "", flush=True)
-    except BrokenPipeError:  # nobody reads any more; the run is saved and its exit code stands
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if result.summary:
+        say(training_summary(result.summary, str(result.run)))
+        if result.signal_number is not None:
+            say(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
     place = launched()
     if result.signal_number is None or (place is not None and place.max_restarts > 0):
         return 0  # a launcher would take another code for a failure and start the ranks again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from types import TracebackType
@@ -10,6 +11,14 @@ from typing import Any, Protocol, Self, TextIO
 
 PLAIN_LINE_SECONDS = 10.0
 WIDTH = 70
+
+
+def say(text: str, end: str = "\n") -> None:
+    """To stdout. A reader that has gone away (`| tee` after Ctrl-C) must not spoil what is done and saved."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Reporter(Protocol):

@@ -45,7 +45,7 @@ class RunDirectory:
         is_own = restarts > 0 and self._was_begun_here()
         if not resume and not is_own:
             self._refuse_existing()
-        self._make_folders(self.path, self._checkpoints)
+        make_folders(self.path, self.path, self._checkpoints)
         self._lock = self._acquire_lock()
         try:
             if resume or (is_own and checkpoints_in(self._checkpoints, settings.algorithm)):
@@ -53,12 +53,12 @@ class RunDirectory:
                 self._refuse_other_run(self.restored)
                 self._adopt_logs()
                 self._remove_leftovers()
-            self._make_folders(self._logs)
+            make_folders(self.path, self._logs)
             without_place = settings.output.model_copy(update={"output_dir": None})  # so that it runs again elsewhere
             text = settings.model_copy(update={"output": without_place}).to_yaml()
             write_atomically(self.path / CONFIG_FILE, text.encode())
             self._open_logs()
-            self._set_state("running", self.restored)
+            self._keep_running(self.restored)
         except BaseException:
             os.close(self._lock)
             raise
@@ -95,7 +95,7 @@ class RunDirectory:
         name = "final" if final else f"step_{content['learner']['steps_global']}"
         path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
         save_checkpoint(path, content)
-        self._set_state("running", content)
+        self._keep_running(content)
         periodic = step_checkpoints(self._checkpoints, self.settings.algorithm)
         for old in periodic[: -self.settings.output.keep_checkpoints]:
             old.unlink(missing_ok=True)
@@ -109,10 +109,11 @@ class RunDirectory:
         self._state = self._state._replace(state=state, reason=reason)
         write_state(self.path, self._state)
 
-    def _set_state(self, state: StateName, checkpoint: dict[str, Any] | None) -> None:
+    def _keep_running(self, checkpoint: dict[str, Any] | None) -> None:
+        """The state of a run that goes on from its last checkpoint, or from nothing."""
         counters = checkpoint["learner"] if checkpoint is not None else {"steps_global": 0, "updates": 0}
         self._state = self._state._replace(steps_global=counters["steps_global"], update=counters["updates"])
-        self.conclude(state)
+        write_state(self.path, self._state)
 
     def _fail(self, error: BaseException) -> None:
         failed_rank = error.failed_rank if isinstance(error, RankError) else None
@@ -142,8 +143,7 @@ class RunDirectory:
 
     def _refuse_existing(self) -> None:
         remedy = "continue it with --resume, or choose another --output-dir"
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UserError(f"output.output_dir={self.path} exists; {remedy}")
+        refuse_occupied(self.path, remedy)
         if checkpoints_in(self._checkpoints, self.settings.algorithm):
             raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
         if (self._logs / METRICS_FILE).exists():
@@ -172,15 +172,6 @@ class RunDirectory:
         for folder in (self.path, self._checkpoints, self._logs):
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
-
-    def _make_folders(self, *folders: Path) -> None:
-        try:
-            for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"output.output_dir={self.path}: {error.strerror} ({error.filename})", EXIT_STORAGE
-            ) from None
 
     def _acquire_lock(self) -> int:
         """Held until this process ends, however it ends."""
@@ -225,6 +216,21 @@ class SilentRun:
 
     def conclude(self, state: StateName, reason: str | None = None) -> None:
         pass
+
+
+def refuse_occupied(path: Path, remedy: str) -> None:
+    """What is there stays as it is: an output directory is new or empty."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"output.output_dir={path} exists; {remedy}")
+
+
+def make_folders(path: Path, *folders: Path) -> None:
+    """The folders of the output directory `path`."""
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output.output_dir={path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
 
 
 def checkpoint_folder(settings: Settings, path: Path) -> Path:

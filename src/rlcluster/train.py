@@ -167,6 +167,7 @@ def _join_and_train(
     ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
+    machine.limit_threads(machine.num_threads(settings.hardware.num_threads, place.local_world_size))
     max_restarts = ranks.broadcast(str(place.max_restarts).encode() if place.rank == 0 else None)
     ranks.place = place._replace(max_restarts=int(max_restarts))
     return _train_on_rank(settings, resume, ranks, stop)
@@ -174,8 +175,6 @@ def _join_and_train(
 
 def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
     """What every rank does, the only one included."""
-    num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
-    machine.limit_threads(num_threads)
     from rlcluster import environments, policy
     from rlcluster.run_directory import SUMMARY_FILE
 
@@ -186,6 +185,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     settings = settings.model_copy(update={"policy": chosen})
     with _open_run(settings, resume, ranks) as run:
         if ranks.rank == 0:
+            num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
             workers = f"{ranks.world_size} workers with " if ranks.world_size > 1 else ""
             print(
                 f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "

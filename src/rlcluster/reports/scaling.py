@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import subprocess
 import sys
 import time
@@ -21,12 +20,12 @@ from rlcluster import environments, machine, policy
 from rlcluster.atomic_file import write_atomically
 from rlcluster.config import BUDGETS, USES_MINIBATCHES, Settings
 from rlcluster.config_loading import load_settings
-from rlcluster.console import clock_text
-from rlcluster.errors import EXIT_RUN_FAILED, EXIT_STORAGE, UserError
+from rlcluster.console import clock_text, say
+from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.reports.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.reports.scaling_statistics import RunRow, State, medians, summarise
-from rlcluster.run_directory import METRICS_FILE, read_metrics
+from rlcluster.run_directory import METRICS_FILE, make_folders, read_metrics, refuse_occupied
 
 MODE = "parallel"
 DEFAULT_UPDATES = 30
@@ -70,14 +69,14 @@ def scale_command(request: ScaleRequest) -> int:
     cases = plan(request)
     settings = cases[0].settings
     workers_that_fit = max(1, machine.default_workers() // (settings.hardware.num_threads or 1))
-    _make_folders(request.output_dir)
+    make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
     with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
         rows = _run_all(request, cases, stop)
         summary = summarise(rows, workers_that_fit)
         write_summary(request.output_dir, summary, _facts(request, settings, workers_that_fit))
         write_plots(request.output_dir, summary, workers_that_fit)
-    _say("\n" + table_text(summary, rows, settings, workers_that_fit))
-    _say(f"Results saved to: {request.output_dir}")
+    say("\n" + table_text(summary, rows, settings, workers_that_fit))
+    say(f"Results saved to: {request.output_dir}")
     if stop.signal_number is not None:
         return 128 + stop.signal_number
     return EXIT_RUN_FAILED if any(row.state == "failed" for row in rows) else 0
@@ -98,9 +97,7 @@ def plan(request: ScaleRequest) -> list[Case]:
     for case in cases:
         _refuse_too_short(request, case.settings)
     _refuse_what_training_would(base)
-    path = request.output_dir
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"output.output_dir={path} exists; choose another --output-dir")
+    refuse_occupied(request.output_dir, "choose another --output-dir")
     return cases
 
 
@@ -159,14 +156,6 @@ def _refuse_what_training_would(settings: Settings) -> None:
     policy.choose_kernels(settings.hardware.kernels, network, spec)
 
 
-def _make_folders(folder: Path) -> None:
-    try:
-        for name in ("runs", "logs"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output.output_dir={folder}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
-
-
 def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) -> list[RunRow]:
     """The rows so far are on disk after each run."""
     rows: list[RunRow] = []
@@ -177,10 +166,10 @@ def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) ->
             break
         kind = f" ({case.scaling})" if len(request.scalings) > 1 else ""
         workers = f"{case.world_size} worker{'s' if case.world_size > 1 else ''}"
-        _say(f"run {len(rows) + 1} of {len(order)}: {workers}{kind}, repeat {repeat} ...", end=" ")
+        say(f"run {len(rows) + 1} of {len(order)}: {workers}{kind}, repeat {repeat} ...", end=" ")
         rows.append(_run(request, case, repeat, stop))
         seconds = (time.perf_counter() - start) / len(rows) * (len(order) - len(rows))
-        _say(_outcome_text(rows[-1]) + ("" if stop.requested else f", ETA {clock_text(seconds)}"))
+        say(_outcome_text(rows[-1]) + ("" if stop.requested else f", ETA {clock_text(seconds)}"))
         write_runs(request.output_dir, rows)
     return rows
 
@@ -261,11 +250,3 @@ def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> 
         "settings": settings.to_dict(),
         "machine": machine.facts(machine.num_threads(settings.hardware.num_threads)),
     }
-
-
-def _say(text: str, end: str = "\n") -> None:
-    """A reader that has gone away (`| tee` after Ctrl-C) must not keep the results from being written."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
