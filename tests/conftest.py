@@ -77,9 +77,11 @@ def _on_rank(
     return target(join_group(Place(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
 
 
-def start(run: Path, arguments: list[str], until: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(
+    run: Path, arguments: list[str], until: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """A command in the background, once its run has a file that matches `until`: no sleep decides anything here."""
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    process = subprocess.Popen(arguments, stdout=stdout, stderr=stderr, text=True)
     while not list(run.glob(until)):
         if process.poll() is not None:
             raise AssertionError(process.communicate())

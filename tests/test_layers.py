@@ -16,6 +16,7 @@ LONGEST_FUNCTION = 60
 LAYERS = [
     "errors",
     "atomic_file",
+    "console",
     "launcher",
     "config",
     "machine",
@@ -38,7 +39,6 @@ LAYERS = [
     "stragglers",
     "interruption",
     "workers",
-    "console",
     "loops",
     "train",
     "reports",

@@ -46,9 +46,9 @@ def final_parameters(run: Path, algorithm: str) -> dict[str, torch.Tensor]:
 
 
 def start_training(
-    algorithm: str, run: Path, options: dict[str, Any], until: str, stderr: int = subprocess.PIPE
+    algorithm: str, run: Path, options: dict[str, Any], until: str, **streams: int
 ) -> subprocess.Popen[str]:
-    return start(run, command("train", algorithm, "--output-dir", run, *flags(options)), until, stderr)
+    return start(run, command("train", algorithm, "--output-dir", run, *flags(options)), until, **streams)
 
 
 @pytest.mark.parametrize(("algorithm", "mode"), sorted(LOOPS))
@@ -236,13 +236,15 @@ def test_threads_are_limited_before_torch_and_numpy_are_loaded() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_reader_has_gone_away_still_saves(tmp_path: Path) -> None:
-    """As in `rlcluster train | tee log`: Ctrl-C ends tee as well."""
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_a_run_whose_reader_has_gone_away_still_saves(mode: str, tmp_path: Path) -> None:
+    """As in `rlcluster train | tee log`: Ctrl-C ends tee as well. Here it is gone before the first line."""
     run = tmp_path / "run"
-    options = {**options_for("cartpole", "ppo"), **ENDLESS, "--checkpoint-updates": 1_000_000}
-    process = start_training("ppo", run, options, until="logs/*/metrics.jsonl", stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    process.stdout.close()
+    options = {**options_for("cartpole", "ppo"), **ENDLESS, "--mode": mode, "--checkpoint-updates": 1_000_000}
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start_training("ppo", run, options, "logs/*/metrics.jsonl", stdout=writer, stderr=subprocess.STDOUT)
+    os.close(writer)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert list(run.glob("checkpoints/*_step_*.pt"))

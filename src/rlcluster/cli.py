@@ -25,6 +25,7 @@ from rlcluster.config import (
     setting_fields,
 )
 from rlcluster.config_loading import load_settings, read_file, resume_differences
+from rlcluster.console import say, training_summary, warn
 from rlcluster.errors import EXIT_RUN_FAILED, EXIT_USAGE, UserError
 from rlcluster.launcher import launched
 
@@ -48,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         exit_code: int = options.command(options)
     except UserError as error:
-        print(f"rlcluster: error: {_rank_prefix()}{error}", file=sys.stderr)
+        say(f"rlcluster: error: {_rank_prefix()}{error}", stream=sys.stderr)
         exit_code = error.exit_code
     except KeyboardInterrupt:
         exit_code = 130
     except Exception:
         if not _is_in_a_group():
             raise
-        print(f"rlcluster: {_rank_prefix()}", traceback.format_exc(), sep="\n", file=sys.stderr)
+        say(f"rlcluster: {_rank_prefix()}\n{traceback.format_exc()}", stream=sys.stderr)
         exit_code = EXIT_RUN_FAILED
     if _is_in_a_group():  # gloo's threads may abort a normal exit
         sys.stdout.flush()
@@ -77,7 +78,6 @@ def _rank_prefix() -> str:
 
 def _train(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    from rlcluster.console import say, training_summary
     from rlcluster.train import train
 
     result = train(settings, resume=options.resume)
@@ -123,7 +123,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     if differences:
         raise UserError("--resume: a run keeps its settings, leave these out: " + "; ".join(differences))
     if settings.training.anneal_learning_rate and budgets(settings) != budgets(old):
-        print("warning: another budget stretches the annealed learning rate from here on", file=sys.stderr)
+        warn("another budget stretches the annealed learning rate from here on")
     return settings
 
 

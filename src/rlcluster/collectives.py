@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, distributed
 
 from rlcluster.clock import PhaseTimer
+from rlcluster.console import say
 from rlcluster.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError
 from rlcluster.launcher import Place
 
@@ -297,7 +298,7 @@ def _watchdog(seconds: float, message: str) -> Iterator[None]:
 
 
 def _leave(message: str) -> None:
-    print(f"rlcluster: error: {message}", file=sys.stderr, flush=True)
+    say(f"rlcluster: error: {message}", stream=sys.stderr)
     os._exit(EXIT_TIMEOUT)
 
 

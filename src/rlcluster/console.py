@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -13,12 +12,19 @@ PLAIN_LINE_SECONDS = 10.0
 WIDTH = 70
 
 
-def say(text: str, end: str = "\n") -> None:
-    """To stdout. A reader that has gone away (`| tee` after Ctrl-C) must not spoil what is done and saved."""
+def say(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
+    """To stdout, or another stream. A reader that has gone away (`| tee` after Ctrl-C) must not end the work."""
+    stream = stream or sys.stdout
     try:
-        print(text, end=end, flush=True)
+        print(text, end=end, file=stream, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def warn(text: str) -> None:
+    say(f"warning: {text}", stream=sys.stderr)
 
 
 class Reporter(Protocol):
@@ -77,10 +83,8 @@ class PlainReporter:
             self._print_pending()
 
     def _print_pending(self) -> None:
-        """A reader that has gone away (`| tee` after Ctrl-C) must not keep the run from saving."""
         if self._pending is not None:
-            with contextlib.suppress(OSError):
-                print(self._pending, file=self._stream, flush=True)
+            say(self._pending, stream=self._stream)
         self._printed_at = time.perf_counter()
         self._pending = None
 

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rlcluster.console import warn
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 BYTES_PER_GB = 1024**3
@@ -102,10 +104,9 @@ def limit_threads(num_threads: int) -> None:
         try:
             torch.set_num_interop_threads(num_threads)
         except RuntimeError:
-            print(
-                f"warning: torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
-                f"num_threads={num_threads} was set; call train() earlier in the process",
-                file=sys.stderr,
+            warn(
+                f"torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
+                f"num_threads={num_threads} was set; call train() earlier in the process"
             )
 
 

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -23,6 +22,7 @@ from rlcluster.atomic_file import write_atomically
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rlcluster.config import CONFIG_FILE, MODE_NAMES, Settings
 from rlcluster.config_loading import load_settings, resume_differences
+from rlcluster.console import warn
 from rlcluster.errors import EXIT_STORAGE, RankError, UserError
 from rlcluster.event_file import EventFile
 from rlcluster.run_state import RUNS_FOLDER, RunState, StateName, default_path, read_state, write_state
@@ -272,7 +272,7 @@ def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
         except CheckpointError as error:
             if not error.is_damaged:
                 raise
-            print(f"warning: {error}. Falling back to an earlier checkpoint.", file=sys.stderr)
+            warn(f"{error}. Falling back to an earlier checkpoint.")
             path.rename(path.with_name(path.name + ".damaged"))
             continue
         if "_step_" in path.name:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlcluster import machine
 from rlcluster.config import Settings
+from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
 from rlcluster.errors import UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
@@ -22,7 +22,6 @@ from rlcluster.loops import loop_for
 
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
-    from rlcluster.console import Reporter
     from rlcluster.run_directory import RunDirectory, SilentRun
     from rlcluster.workers import RankFailedError
 
@@ -91,7 +90,7 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
                 if not error.may_pass or stop.requested or restarts == max_restarts:
                     raise
                 restarts += 1
-                print(f"warning: {error}\nrestart {restarts} of {max_restarts}", file=sys.stderr, flush=True)
+                warn(f"{error}\nrestart {restarts} of {max_restarts}")
 
 
 def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
@@ -187,10 +186,9 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
         if ranks.rank == 0:
             num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
             workers = f"{ranks.world_size} workers with " if ranks.world_size > 1 else ""
-            print(
+            say(
                 f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "
-                f"({kernels.instruction_set if kernels else 'torch'}), {workers}{num_threads} threads -> {run.path}",
-                flush=True,
+                f"({kernels.instruction_set if kernels else 'torch'}), {workers}{num_threads} threads -> {run.path}"
             )
         loop = loop_for(settings.algorithm, settings.mode)
         is_finished = loop(settings, ranks, run, stop, _reporter(ranks))
@@ -229,8 +227,6 @@ def _open_run(settings: Settings, resume: bool, ranks: Ranks) -> Iterator[RunDir
 
 
 def _reporter(ranks: Ranks) -> Reporter:
-    from rlcluster.console import SilentReporter, make_reporter
-
     return make_reporter() if ranks.rank == 0 else SilentReporter()
 
 
@@ -239,8 +235,7 @@ def _warn_of_too_many_threads(settings: Settings, num_workers: int) -> None:
     threads_each = machine.num_threads(settings.hardware.num_threads, num_workers)
     num_threads, cores = num_workers * threads_each, machine.cores_allowed()
     if num_threads > cores:
-        print(
-            f"warning: {num_workers} workers x {threads_each} threads share {cores} cores: they take turns, and each "
-            f"exchange waits for the last; slower than {cores} threads in all",
-            file=sys.stderr,
+        warn(
+            f"{num_workers} workers x {threads_each} threads share {cores} cores: they take turns, and each "
+            f"exchange waits for the last; slower than {cores} threads in all"
         )

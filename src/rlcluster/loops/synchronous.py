@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from rlcluster.actor import Actor
 from rlcluster.clock import Budget, Stopwatch
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
-from rlcluster.console import Reporter
+from rlcluster.console import Reporter, say, warn
 from rlcluster.episodes import EpisodeHistory, EpisodeSummary
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
@@ -158,14 +157,13 @@ class SynchronousTraining:
         self._peak_memory_before = content["peak_memory_gb"]
         is_first = self._ranks.rank == 0
         if is_first:
-            print(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
+            say(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
         if not self._actor.restore(content["actor"]):
             self._learner.forget_episodes()
         if content["actor"]["simulators"] is None and is_first:
-            print(
-                f"warning: {self._settings.env.name} cannot save its state: new episodes begin, and the result will "
-                "differ from that of an uninterrupted run",
-                file=sys.stderr,
+            warn(
+                f"{self._settings.env.name} cannot save its state: new episodes begin, and the result will differ "
+                "from that of an uninterrupted run"
             )
         return float(content["elapsed_seconds"])
 

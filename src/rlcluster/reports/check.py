@@ -14,6 +14,7 @@ import torch
 
 from rlcluster import environments, machine
 from rlcluster.config import EnvSettings, KernelsName, PolicySettings
+from rlcluster.console import say
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.procgen import SPEC
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
@@ -44,11 +45,11 @@ def check_command(output_dir: Path) -> int:
     failures = 0
     for name, check in checks:
         try:
-            print(f"ok     {name}: {check()}", flush=True)
+            say(f"ok     {name}: {check()}")
         except (CheckFailedError, UserError) as error:
             failures += 1
-            print(f"FAILED {name}: {error}", flush=True)
-    print("All checks passed." if not failures else f"{failures} of {len(checks)} checks failed.")
+            say(f"FAILED {name}: {error}")
+    say("All checks passed." if not failures else f"{failures} of {len(checks)} checks failed.")
     return EXIT_RUN_FAILED if failures else 0
 
 

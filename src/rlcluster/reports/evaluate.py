@@ -17,6 +17,7 @@ from rlcluster import environments
 from rlcluster.atomic_file import write_atomically
 from rlcluster.checkpoint import CheckpointError, load_checkpoint
 from rlcluster.config import EnvSettings, KernelsName, Settings
+from rlcluster.console import say
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.names import procgen_game
 from rlcluster.environments.randomness import Purpose, generator
@@ -58,12 +59,12 @@ def evaluate_command(options: argparse.Namespace) -> int:
     agent = load_agent(path, options.env)
     spec = environments.describe(agent.settings.env)
     shape = (spec.observation_shape[2], *spec.observation_shape[:2]) if spec.is_image else spec.observation_shape
-    print(f"Environment: {agent.settings.env.name}")
-    print(f"Observation shape: {shape}")
-    print(f"Number of actions: {spec.num_actions}")
-    print("Device: cpu")
-    print(f"Checkpoint: {path}\n")
-    print(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n", flush=True)
+    say(f"Environment: {agent.settings.env.name}")
+    say(f"Observation shape: {shape}")
+    say(f"Number of actions: {spec.num_actions}")
+    say("Device: cpu")
+    say(f"Checkpoint: {path}\n")
+    say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
     if options.json and not Path(options.json).resolve().parent.is_dir():
         raise UserError(
             f"--json {options.json}: there is no directory {Path(options.json).resolve().parent}", EXIT_STORAGE
@@ -81,7 +82,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
                 spectators.wanted,
             )
         results[levels] = summarise(episodes)
-        print(results_text(results[levels], _levels_text(env, agent.settings.env, levels)), flush=True)
+        say(results_text(results[levels], _levels_text(env, agent.settings.env, levels)))
     if options.json:
         facts = {
             "checkpoint": str(path),
@@ -91,7 +92,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
             "seed": options.seed,
         }
         write_atomically(Path(options.json), (json.dumps({**facts, "results": results}, indent=2) + "\n").encode())
-        print(f"Results written to: {options.json}")
+        say(f"Results written to: {options.json}")
     return 0
 
 
@@ -237,11 +238,11 @@ class Spectators:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._screen is None and sys.stderr.isatty():
-            print(file=sys.stderr)
+            say("", stream=sys.stderr)
         if self._video is not None:
             self._video.close()
             if kind is None:
-                print(f"Video written to: {self._video.path}")
+                say(f"Video written to: {self._video.path}")
 
     def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
         if self.wanted and first_counts:
@@ -252,10 +253,10 @@ class Spectators:
                 self._screen.show(picture)
         if done != self._done and self._screen is None and (sys.stderr.isatty() or done == self._num_episodes):
             end = "" if sys.stderr.isatty() else "\n"
-            print(
+            say(
                 f"\rEvaluating: {done / self._num_episodes:4.0%} | {done}/{self._num_episodes}",
                 end=end,
-                file=sys.stderr,
+                stream=sys.stderr,
             )
         self._done = done
 

@@ -220,7 +220,7 @@ def _run_to_its_end(command: list[str], stop: StopRequest) -> tuple[int, str]:
             if stop.signal_number is not None and not is_stop_passed_on:
                 is_stop_passed_on = True
                 process.send_signal(stop.signal_number)
-                print("\nstopping this run, then writing the results", file=sys.stderr, flush=True)
+                say("\nstopping this run, then writing the results", stream=sys.stderr)
 
 
 def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) -> tuple[State, str | None]:
