@@ -1,38 +1,103 @@
-"""What the benchmarks share: a command in a process of its own, the fps of a run, and what disturbed it."""
+"""What the benchmarks share: a command in a process of its own, runs that take turns, and what disturbed them."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psutil
 
+POLL_SECONDS = 0.02
 
-class Speed(NamedTuple):
-    """A run after its first update."""
+
+class Turn(NamedTuple):
+    """Some updates of a run, timed while nothing else ran."""
 
     fps: float
     sync_share: float  # of the time of its updates
     peak_memory_gb: float
+    others: float  # cores that other processes kept busy; should be 0.0
 
 
-def measure_training(*arguments: str) -> Speed:
-    """`rlcluster train` with these arguments, in a run directory that is then removed."""
+class PausedRun:
+    """`rlcluster train`, which goes on only during its turns and is stopped (SIGSTOP) in between.
+
+    So runs can take turns every few updates: what slows the machine for a minute slows them all.
+    """
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._folder = folder
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        command = [sys.executable, "-m", "rlcluster", "train", *arguments, "--output-dir", str(folder)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True
+        )
+        self._records: list[dict[str, Any]] = []
+        self._size_read = 0
+        self._seconds_since_record = 0.0
+        self.turn(1)  # the first update warms up
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
+
+    def turn(self, updates: int) -> Turn:
+        before, others_before = self._records, self._seconds_of_others()
+        start = time.perf_counter()
+        os.killpg(self._process.pid, signal.SIGCONT)
+        self._wait_for(len(before) + updates)
+        recorded_at = time.perf_counter()
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        others = (self._seconds_of_others() - others_before) / (recorded_at - start)
+        seconds = self._seconds_since_record + recorded_at - start
+        self._seconds_since_record = time.perf_counter() - recorded_at
+        steps = self._records[-1]["steps_global"] - (before[-1]["steps_global"] if before else 0)
+        sync = sum(record["t_sync"] for record in self._records[len(before) :])
+        return Turn(steps / seconds, sync / seconds, self._records[-1]["peak_memory_gb"], max(0.0, others))
+
+    def _seconds_of_others(self) -> float:
+        """CPU seconds that this machine has spent so far, less those of this run's processes."""
+        first = psutil.Process(self._process.pid)
+        own = [process.cpu_times() for process in (first, *first.children(recursive=True))]
+        return _seconds_of_all() - sum(times.user + times.system for times in own)
+
+    def _wait_for(self, updates: int) -> None:
+        """Until the log has this many records at least."""
+        while len(self._records) < updates:
+            time.sleep(POLL_SECONDS)
+            if self._process.poll() is not None:
+                self._errors.seek(0)
+                sys.exit(f"{self._errors.read()}{self._process.args}: ended with {self._process.returncode}")
+            for metrics in self._folder.glob("logs/*/metrics.jsonl"):
+                if metrics.stat().st_size > self._size_read:
+                    self._size_read = metrics.stat().st_size
+                    self._records = _records(metrics)
+
+
+def measure_training(*arguments: str) -> float:
+    """The fps of `rlcluster train` with these arguments after its first update; the run directory is removed."""
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, "-m", "rlcluster", "train", *arguments, "--output-dir", f"{folder}/run"])
         (metrics,) = Path(folder, "run", "logs").glob("*/metrics.jsonl")
-        records: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_text().splitlines()]
-    first, *rest = records
-    steps = rest[-1]["steps_global"] - first["steps_global"]
-    seconds = rest[-1]["elapsed_seconds"] - first["elapsed_seconds"]
-    share = sum(record["t_sync"] for record in rest) / sum(record["t_iter"] for record in rest)
-    return Speed(steps / seconds, share, rest[-1]["peak_memory_gb"])
+        first, *_, last = _records(metrics)
+    return float((last["steps_global"] - first["steps_global"]) / (last["elapsed_seconds"] - first["elapsed_seconds"]))
+
+
+def _records(metrics: Path) -> list[dict[str, Any]]:
+    """All whole lines of a log."""
+    return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> str:
@@ -46,6 +111,10 @@ def run(command: list[str], variables: dict[str, str] | None = None) -> str:
 
 def seconds_of_others() -> float:
     """CPU seconds that this machine has spent so far, less those of this process and its finished children."""
-    whole = psutil.cpu_times()
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return float(whole.user + whole.nice + whole.system - sum(usage.ru_utime + usage.ru_stime for usage in own))
+    return _seconds_of_all() - sum(usage.ru_utime + usage.ru_stime for usage in own)
+
+
+def _seconds_of_all() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)

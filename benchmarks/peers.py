@@ -93,7 +93,7 @@ def measure_pair(name: str, num_threads: int) -> Pair:
     run_length = ("--total-updates", str(1 + workload.measured_updates), "--num-threads", str(num_threads))
     flags = (*workload.flags, *MATHEMATICS, *run_length)
     start, others_before = time.perf_counter(), seconds_of_others()
-    ours, peer = measure_training("ppo", *flags, *OURS_ONLY).fps, _peer_fps(flags, num_threads)
+    ours, peer = measure_training("ppo", *flags, *OURS_ONLY), _peer_fps(flags, num_threads)
     others = (seconds_of_others() - others_before) / (time.perf_counter() - start)
     pair = Pair(ours, peer, max(0.0, others))
     print(f"{name}, {num_threads} threads: {json.dumps(pair._asdict())}", file=sys.stderr, flush=True)
