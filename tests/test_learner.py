@@ -21,7 +21,7 @@ SMALL = {"env.name": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 16, "
 
 def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
     flags = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
-    if algorithm == "a2c":
+    if algorithm != "ppo":
         flags.pop("training.batch_size", None)
     return load_settings(algorithm, flags=flags)
 
@@ -124,6 +124,67 @@ def test_advantages_are_normalised_over_the_minibatch() -> None:
         assert std == pytest.approx(abs(one - other) / 2)
 
 
+# IMPALA
+
+
+def test_impala_without_lag_equals_a2c() -> None:
+    """The policies agree and lambda is 1: V-trace gives n-step returns, and both losses are the same."""
+    same = {"training__learning_rate": 1e-3, "training__normalize_rewards": "yes"}
+    a2c, a2c_reports = run(settings_for("a2c", **same), updates=3)
+    impala, impala_reports = run(settings_for("impala", **same), updates=3)
+    torch.testing.assert_close(parameters(impala), parameters(a2c), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(impala_reports, a2c_reports, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+def lagged(chunk_size: int) -> tuple[Learner, Rollout]:
+    """A learner whose policy has moved since the rollout was collected."""
+    settings = settings_for("impala", hardware__chunk_size=chunk_size, training__normalize_rewards="no")
+    learner, actor = start(settings)
+    rollout = actor.collect(learner.policy, 0)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in learner.policy.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return learner, rollout
+
+
+@pytest.mark.parametrize("chunk_size", [1, 40, 1000])
+def test_impala_with_lag_equals_the_literal_loss(chunk_size: int) -> None:
+    """Written with torch alone on the whole rollout: V-trace by its recursion, the mean of the three losses."""
+    learner, rollout = lagged(chunk_size)
+    n_steps, gamma = rollout.n_steps, 0.99
+    output = learner.policy(rollout.observations.flatten(0, 1))
+    values = output.values.view(n_steps, -1)
+    distribution = torch.distributions.Categorical(logits=output.logits.view(n_steps, 4, -1))
+    log_probs = distribution.log_prob(rollout.actions)
+    with torch.no_grad():
+        ratios = (log_probs - rollout.log_probs).exp().clamp(max=1.0)
+        assert (ratios < 0.9).any()
+        last = learner.policy(rollout.last_observations).values
+        after = torch.cat([values[1:], last.unsqueeze(0)])
+        after = torch.where(rollout.dones, rollout.next_values, after)
+        targets, following = torch.zeros_like(values), last
+        advantages = torch.zeros_like(values)
+        for t in reversed(range(n_steps)):
+            following = torch.where(rollout.dones[t], rollout.next_values[t], following)
+            advantages[t] = ratios[t] * (rollout.rewards[t] + gamma * following - values[t])
+            # v = V + rho (r + gamma V' - V) + gamma c (v' - V'), where both primes are the same at an end
+            difference = ratios[t] * (rollout.rewards[t] + gamma * after[t] - values[t])
+            targets[t] = values[t] + difference + gamma * ratios[t] * (following - after[t])
+            following = targets[t]
+    policy_loss = -(advantages * log_probs).mean()
+    value_loss = 0.5 * (values - targets).square().mean()
+    (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
+    expected = learner._flat.gradients.clone()
+    report = learner.learn(rollout, 0.0)
+    norm = expected.norm().item()
+    assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+    assert report.policy_loss == pytest.approx(policy_loss.item(), rel=1e-4, abs=1e-6)
+    assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-4)
+    torch.testing.assert_close(learner._flat.gradients, expected * min(1.0, 0.5 / norm), rtol=1e-3, atol=1e-5)
+
+
 CHANGED = {
     "training.anneal_learning_rate": "true",
     "training.normalize_advantages": "false",
@@ -188,7 +249,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str)
     assert torch.equal(parameters(learner), before)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "impala"])
 def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
     settings = settings_for(algorithm)
     one, actor = start(settings)

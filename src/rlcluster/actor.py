@@ -104,7 +104,8 @@ class Actor:
     ) -> None:
         """V of the state after each step: 0 where the episode terminated, of the true last state where truncated."""
         rollout.next_values[:-1] = rollout.values[1:]
-        rollout.next_values[-1] = policy(torch.from_numpy(self.environments.observations)).values
+        rollout.last_observations.copy_(torch.from_numpy(self.environments.observations))
+        rollout.next_values[-1] = policy(rollout.last_observations).values
         rollout.next_values[terminated] = 0.0
         if final_observations:
             last = torch.from_numpy(np.stack(list(final_observations.values())))

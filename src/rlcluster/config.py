@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.fields import FieldInfo
 
-AlgorithmName = Literal["ppo", "a2c"]
+AlgorithmName = Literal["ppo", "a2c", "impala"]
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
 KernelsName = Literal["auto", "native", "torch"]
@@ -133,7 +133,9 @@ class EnvSettings(Section):
 
 
 class TrainingSettings(Section):
-    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [cpu] our first configuration."""
+    """The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [im] IMPALA, arXiv
+    1802.01561, [cpu] our first configuration.
+    """
 
     total_timesteps: Count | None = Field(None, description="budget in environment steps (25e6 if none is set)")
     duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")
@@ -157,6 +159,8 @@ class TrainingSettings(Section):
     normalize_advantages: bool = Field(True, description="over each global minibatch [tp]")
     normalize_rewards: bool = Field(True, description="divide by the std of the discounted return [tp]")
     reward_clip: Positive = Field(10.0, description="limit on a normalised reward [tp]")
+    rho_bar: Positive = Field(1.0, description="V-trace's limit on the ratio in the temporal difference [im]")
+    c_bar: Positive = Field(1.0, description="V-trace's limit on the ratio in the trace [im]")
     adam_epsilon: Positive = Field(1e-5, description="Adam's epsilon [tp]")
     rmsprop_decay: Fraction = Field(0.99, description="RMSProp's decay [a2c]")
     rmsprop_epsilon: Positive = Field(1e-5, description="RMSProp's epsilon [a2c]")
@@ -305,11 +309,11 @@ class Settings(Section):
 
 
 DEFAULT_BATCH_SIZE = 1024
-USES_MINIBATCHES = {"ppo": True, "a2c": False}
+USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False}
 
 # Settings that an algorithm does not read: giving one is an error, for a switch must do something.
 UNUSED: dict[str, tuple[str, ...]] = {
-    "ppo": ("rmsprop_decay", "rmsprop_epsilon"),
+    "ppo": ("rmsprop_decay", "rmsprop_epsilon", "rho_bar", "c_bar"),
     "a2c": (
         "batch_size",
         "n_minibatches",
@@ -318,11 +322,24 @@ UNUSED: dict[str, tuple[str, ...]] = {
         "clip_value_range",
         "target_kl",
         "adam_epsilon",
+        "rho_bar",
+        "c_bar",
+    ),
+    "impala": (
+        "batch_size",
+        "n_minibatches",
+        "n_epochs",
+        "clip_range",
+        "clip_value_range",
+        "target_kl",
+        "adam_epsilon",
+        "normalize_advantages",
     ),
 }
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual
-# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised).
+# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised). IMPALA: arXiv
+# 1802.01561 (32 trajectories of 20 steps, RMSProp 6e-4, gamma .99), but losses are averaged over samples, not summed.
 ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {},
     "a2c": {
@@ -330,6 +347,16 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         "training": {
             "n_steps": 5,
             "learning_rate": 7e-4,
+            "gamma": 0.99,
+            "gae_lambda": 1.0,
+            "normalize_advantages": False,
+        },
+    },
+    "impala": {
+        "env": {"num_envs": 32},
+        "training": {
+            "n_steps": 20,
+            "learning_rate": 6e-4,
             "gamma": 0.99,
             "gae_lambda": 1.0,
             "normalize_advantages": False,

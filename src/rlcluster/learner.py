@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcluster.algorithms.losses import LossSums, Samples, a2c_loss, ppo_loss
-from rlcluster.algorithms.targets import Targets, gae
+from rlcluster.algorithms.targets import Targets, VtraceCoefficients, gae, vtrace
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings, TrainingSettings
 from rlcluster.environments.randomness import Purpose, generator
@@ -33,10 +33,11 @@ LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What makes an algorithm: its loss and its optimiser."""
+    """What makes an algorithm: its loss, its optimiser, and whose values and probabilities its targets are made of."""
 
     loss: LossFunction
     optimizer: Callable[[Tensor, TrainingSettings], torch.optim.Optimizer]
+    corrects_lag: bool = False  # targets by V-trace, with the values of the policy that learns; else by GAE
 
 
 def adam(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
@@ -51,6 +52,7 @@ def rmsprop(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optim
 ALGORITHMS = {
     "ppo": Algorithm(loss=ppo_loss, optimizer=adam),
     "a2c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
+    "impala": Algorithm(loss=a2c_loss, optimizer=rmsprop, corrects_lag=True),
 }
 
 
@@ -75,6 +77,15 @@ class Minibatch(NamedTuple):
     num_samples: float  # of all ranks
     mean: float  # of the advantages, if they are to be normalised; else 0
     std: float  # of the advantages, if they are to be normalised; else 1
+
+
+class Learnt(NamedTuple):
+    """What an update leaves for its report: sums over this rank's samples."""
+
+    sums: Tensor  # SUM_NAMES
+    spread: Tensor  # of the value's errors and of the returns
+    grad_norms: list[float]
+    num_samples: float  # of all ranks, in one pass
 
 
 class NotFiniteError(UserError):
@@ -102,28 +113,17 @@ class Learner:
         learning_rate = self._training.learning_rate * (1 - progress if self._training.anneal_learning_rate else 1)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        targets = self._targets(rollout)
-        samples = _flatten(rollout, targets)
-        sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
-        grad_norms: list[float] = []
-        for epoch in range(self._settings.n_epochs):
-            minibatches = self._minibatches(epoch, samples.advantages)
-            epoch_sums = self._learn_epoch(rollout, samples, minibatches, grad_norms)
-            sums += epoch_sums
-            target_kl = self._training.target_kl
-            if target_kl is not None and _means(self._ranks.sum_(epoch_sums.clone()))["approx_kl"] > target_kl:
-                break
+        learnt = self._learn_trajectories(rollout) if self._algorithm.corrects_lag else self._learn_samples(rollout)
         self.updates += 1
-        num_samples = sum(minibatch.num_samples for minibatch in minibatches)
-        self.steps_global += round(num_samples)
+        self.steps_global += round(learnt.num_samples)
         self.is_synchronised = self._exchanges_gradients
         if self.updates % self._parallel.sync_updates == 0:
             self.synchronise()
-        grad_norm = torch.tensor([sum(grad_norms) / len(grad_norms)], dtype=torch.float64)
-        totals = self._ranks.sum_(torch.cat([sums, _spread(rollout, targets), grad_norm]))
+        grad_norm = torch.tensor([sum(learnt.grad_norms) / len(learnt.grad_norms)], dtype=torch.float64)
+        totals = self._ranks.sum_(torch.cat([learnt.sums, learnt.spread, grad_norm]))
         return LearnReport(
             **_means(totals[: len(SUM_NAMES)]),
-            explained_variance=explained_variance(totals[len(SUM_NAMES) : -1], num_samples),
+            explained_variance=explained_variance(totals[len(SUM_NAMES) : -1], learnt.num_samples),
             grad_norm=float(totals[-1]) / self._ranks.world_size,
             learning_rate=learning_rate,
         )
@@ -166,12 +166,60 @@ class Learner:
         """The environments begin new episodes: what was kept of the broken-off ones is void."""
         self._normalizer.forget_episodes()
 
+    def _rewards(self, rollout: Rollout) -> Tensor:
+        return self._normalizer(rollout.rewards, rollout.dones) if self._training.normalize_rewards else rollout.rewards
+
     def _targets(self, rollout: Rollout) -> Targets:
-        rewards = rollout.rewards
-        if self._training.normalize_rewards:
-            rewards = self._normalizer(rewards, rollout.dones)
-        training = self._training
+        training, rewards = self._training, self._rewards(rollout)
         return gae(rewards, rollout.values, rollout.next_values, rollout.dones, training.gamma, training.gae_lambda)
+
+    def _learn_samples(self, rollout: Rollout) -> Learnt:
+        """Epochs of minibatches; targets from the policy that acted, once."""
+        targets = self._targets(rollout)
+        samples = _flatten(rollout, targets)
+        sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
+        grad_norms: list[float] = []
+        for epoch in range(self._settings.n_epochs):
+            minibatches = self._minibatches(epoch, samples.advantages)
+            epoch_sums = self._learn_epoch(rollout, samples, minibatches, grad_norms)
+            sums += epoch_sums
+            target_kl = self._training.target_kl
+            if target_kl is not None and _means(self._ranks.sum_(epoch_sums.clone()))["approx_kl"] > target_kl:
+                break
+        num_samples = sum(minibatch.num_samples for minibatch in minibatches)
+        return Learnt(sums, _spread(targets.returns, rollout.values), grad_norms, num_samples)
+
+    def _learn_trajectories(self, rollout: Rollout) -> Learnt:
+        """One step on the whole rollout, in chunks of whole trajectories: their targets need no second pass."""
+        rewards = self._rewards(rollout)
+        self._flat.exchanged.zero_()
+        sums, spread = torch.zeros(len(SUM_NAMES), dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+        num_envs = max(1, self._chunk_size // (rollout.n_steps + 1))
+        for start in range(0, rollout.num_envs, num_envs):
+            envs = slice(start, start + num_envs)
+            losses, targets, values = self._trajectory_losses(rollout, rewards, envs)
+            sums[:-1] += self._accumulate(losses, self._settings.batch_size)
+            spread += _spread(targets.returns, values)
+        sums[-1] = rewards.numel()
+        return Learnt(sums, spread, [self.apply_gradients()], self._settings.batch_size)
+
+    def _trajectory_losses(self, rollout: Rollout, rewards: Tensor, envs: slice) -> tuple[LossSums, Targets, Tensor]:
+        """Of the trajectories [T, n] of some environments; their targets, and the values that these correct."""
+        n_steps, training = rollout.n_steps, self._training
+        observations = torch.cat([rollout.observations[:, envs].flatten(0, 1), rollout.last_observations[envs]])
+        output = self.policy(observations)
+        logits, values = (part.unflatten(0, (n_steps + 1, -1)) for part in output)
+        actions, dones = rollout.actions[:, envs], rollout.dones[:, envs]
+        with torch.no_grad():
+            log_probs = torch.log_softmax(logits[:-1], -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            next_values = torch.where(dones, rollout.next_values[:, envs], values[1:])
+            coefficients = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
+            log_ratios = log_probs - rollout.log_probs[:, envs]
+            targets = vtrace(rewards[:, envs], values[:-1], next_values, dones, log_ratios, coefficients)
+        columns = (actions, rollout.log_probs[:, envs], rollout.values[:, envs], *targets)
+        samples = Samples(*(column.flatten() for column in columns))
+        losses = self._algorithm.loss(PolicyOutput(logits[:-1].flatten(0, 1), values[:-1].flatten()), samples, training)
+        return losses, targets, values[:-1].detach()
 
     def _learn_epoch(
         self, rollout: Rollout, samples: Samples, minibatches: list[Minibatch], grad_norms: list[float]
@@ -196,12 +244,16 @@ class Learner:
             part = slice(start, start + self._chunk_size)
             output = self.policy(observations.index_select(0, indices[part]))  # copies whole rows; [] copies values
             losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
-            mean = losses.loss / count
-            mean.backward()  # type: ignore[no-untyped-call]
-            self._flat.loss += mean.detach()
-            sums[:-1] += torch.stack([value.detach().double() for value in losses])
+            sums[:-1] += self._accumulate(losses, count)
         sums[-1] = len(indices)
         return sums
+
+    def _accumulate(self, losses: LossSums, count: float) -> Tensor:
+        """Adds the gradient of a chunk's part of the mean over `count` samples; returns the chunk's sums."""
+        mean = losses.loss / count
+        mean.backward()  # type: ignore[no-untyped-call]
+        self._flat.loss += mean.detach()
+        return torch.stack([value.detach().double() for value in losses])
 
     def apply_gradients(self) -> float:
         """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""
@@ -295,9 +347,9 @@ def _means(totals: Tensor) -> dict[str, float]:
     return {name: total / num_samples for name, total in zip(LossSums._fields, losses, strict=True)}
 
 
-def _spread(rollout: Rollout, targets: Targets) -> Tensor:
+def _spread(returns: Tensor, values: Tensor) -> Tensor:
     """Sums and sums of squares of the value's errors and of the returns."""
-    errors, returns = (targets.returns - rollout.values).double(), targets.returns.double()
+    errors, returns = (returns - values).double(), returns.double()
     return torch.stack([errors.sum(), errors.square().sum(), returns.sum(), returns.square().sum()])
 
 

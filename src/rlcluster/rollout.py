@@ -22,6 +22,7 @@ class Rollout:
     next_values: Tensor  # [T, N] of the state after the step: 0 where terminated, the true last state's where truncated
     rewards: Tensor  # [T, N] raw
     dones: Tensor  # [T, N] bool, terminated or truncated
+    last_observations: Tensor  # [N, ...] of the state after the last step, in which the next rollout begins
 
     @property
     def n_steps(self) -> int:
@@ -33,7 +34,8 @@ class Rollout:
 
     def first(self, n_steps: int) -> Rollout:
         """The first steps, as views."""
-        return Rollout(**{field.name: getattr(self, field.name)[:n_steps] for field in fields(self)})
+        columns = {field.name: getattr(self, field.name)[:n_steps] for field in fields(self)}
+        return Rollout(**{**columns, "last_observations": self.last_observations})
 
     @classmethod
     def allocate(cls, n_steps: int, num_envs: int, spec: EnvironmentSpec) -> Rollout:
@@ -47,4 +49,5 @@ class Rollout:
             next_values=torch.zeros(shape),
             rewards=torch.zeros(shape),
             dones=torch.zeros(shape, dtype=torch.bool),
+            last_observations=torch.zeros(num_envs, *spec.observation_shape, dtype=dtype),
         )

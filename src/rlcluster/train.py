@@ -18,7 +18,7 @@ from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
 from rlcluster.errors import UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
-from rlcluster.loops import loop_for
+from rlcluster.loops import loop_for, refuse_empty_cell
 
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
@@ -36,6 +36,7 @@ class TrainingResult(NamedTuple):
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
     """One run from its settings to its summary; raises a UserError for what the user can mend."""
+    refuse_empty_cell(settings.algorithm, settings.mode)
     place = launched()
     if settings.mode == "distributed" and place is not None:
         return _train_on_launched_rank(settings, resume, place)

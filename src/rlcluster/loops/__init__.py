@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
+from rlcluster.errors import UserError
+
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
     from rlcluster.config import Settings
@@ -20,6 +22,7 @@ LOOPS: dict[tuple[str, str], str] = {
     ("a2c", "sequential"): "synchronous",
     ("a2c", "parallel"): "synchronous",
     ("a2c", "distributed"): "synchronous",
+    ("impala", "sequential"): "synchronous",  # the actor has just the parameters of the learner: no lag
 }
 
 
@@ -28,6 +31,13 @@ class Loop(Protocol):
         self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter
     ) -> bool:
         """Trains until the budget is spent (True) or a stop is requested (False)."""
+
+
+def refuse_empty_cell(algorithm: str, mode: str) -> None:
+    """Raises a UserError for a cell of the table that is empty."""
+    if (algorithm, mode) not in LOOPS:
+        available = ", ".join(m for a, m in LOOPS if a == algorithm)
+        raise UserError(f"--mode {mode}: not available for {algorithm} in this version; use {available}")
 
 
 def loop_for(algorithm: str, mode: str) -> Loop:
