@@ -1,14 +1,70 @@
-"""Rollout: the record of T steps in N environments that goes from the actor to the learner."""
+"""Rollout: the record of T steps in N environments that goes from the actor to the learner; and where it is kept, in
+the memory of one process or in slots of a file that several processes have mapped.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
+from rlcluster.errors import EXIT_STORAGE, UserError
+
+SHARED_MEMORY = Path("/dev/shm")
+ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
+
+
+class Column(NamedTuple):
+    """One field of a rollout."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def space(self) -> int:
+        """Its bytes and what fills them up to a whole number of cache lines."""
+        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+class RolloutShape(NamedTuple):
+    """What decides how large a rollout is."""
+
+    n_steps: int
+    num_envs: int
+    spec: EnvironmentSpec
+
+    def columns(self) -> dict[str, Column]:
+        """The fields of a rollout, in their order."""
+        steps = (self.n_steps, self.num_envs)
+        image, pixel = self.spec.observation_shape, torch.from_numpy(np.zeros(0, self.spec.observation_dtype)).dtype
+        number = Column(steps, torch.float32)
+        return {
+            "observations": Column((*steps, *image), pixel),
+            "actions": Column(steps, torch.int64),
+            "log_probs": number,
+            "values": number,
+            "next_values": number,
+            "rewards": number,
+            "dones": Column(steps, torch.bool),
+            "last_observations": Column((self.num_envs, *image), pixel),
+        }
+
+    @property
+    def space(self) -> int:
+        """Bytes of one rollout in a file."""
+        return sum(column.space for column in self.columns().values())
 
 
 @dataclass(frozen=True)
@@ -39,15 +95,64 @@ class Rollout:
 
     @classmethod
     def allocate(cls, n_steps: int, num_envs: int, spec: EnvironmentSpec) -> Rollout:
-        shape = (n_steps, num_envs)
-        dtype = torch.from_numpy(np.zeros(0, spec.observation_dtype)).dtype
-        return cls(
-            observations=torch.zeros(*shape, *spec.observation_shape, dtype=dtype),
-            actions=torch.zeros(shape, dtype=torch.int64),
-            log_probs=torch.zeros(shape),
-            values=torch.zeros(shape),
-            next_values=torch.zeros(shape),
-            rewards=torch.zeros(shape),
-            dones=torch.zeros(shape, dtype=torch.bool),
-            last_observations=torch.zeros(num_envs, *spec.observation_shape, dtype=dtype),
-        )
+        columns = RolloutShape(n_steps, num_envs, spec).columns()
+        return cls(**{name: torch.zeros(column.shape, dtype=column.dtype) for name, column in columns.items()})
+
+
+class Slots:
+    """Rollouts in one file that several processes have mapped: what one writes, the others see, without a copy.
+
+    The file is in shared memory, or in a folder of the user's choice for rollouts that are larger than it. Once all
+    have opened it, its name is removed: the space is free again when the last of them has ended, however it ended.
+    """
+
+    def __init__(self, path: Path, shape: RolloutShape, num_slots: int) -> None:
+        """Opens the file that `create` has made."""
+        self.path = path
+        whole = torch.from_file(str(path), shared=True, size=num_slots * shape.space, dtype=torch.uint8)
+        self._rollouts = [_rollout_in(whole[k * shape.space :], shape) for k in range(num_slots)]
+
+    def __len__(self) -> int:
+        return len(self._rollouts)
+
+    def __getitem__(self, slot: int) -> Rollout:
+        return self._rollouts[slot]
+
+    @classmethod
+    def create(cls, shape: RolloutShape, num_slots: int, folder: Path | None = None) -> Slots:
+        """Reserves the space first: a write into a file system that is full would end the process without a word."""
+        place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
+        needed = num_slots * shape.space
+        try:
+            file, name = tempfile.mkstemp(prefix="rlcluster-", suffix=".slots", dir=place)
+        except OSError as error:
+            raise UserError(
+                f"{place}: {error.strerror}; choose another folder for the rollouts", EXIT_STORAGE
+            ) from None
+        try:
+            os.posix_fallocate(file, 0, needed)
+        except OSError:
+            Path(name).unlink()
+            free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+            raise UserError(
+                f"{place} has {free / 1e6:,.0f} MB free, but the rollouts need {needed / 1e6:,.0f} MB; use fewer "
+                "environments or steps, or another folder for them",
+                EXIT_STORAGE,
+            ) from None
+        finally:
+            os.close(file)
+        return cls(Path(name), shape, num_slots)
+
+    def remove_name(self) -> None:
+        """When all processes have opened the file."""
+        self.path.unlink(missing_ok=True)
+
+
+def _rollout_in(memory: Tensor, shape: RolloutShape) -> Rollout:
+    """A rollout whose tensors are parts of `memory`."""
+    tensors, start = {}, 0
+    for name, column in shape.columns().items():
+        part = memory[start : start + column.num_bytes]
+        tensors[name] = part.view(column.dtype).view(column.shape)
+        start += column.space
+    return Rollout(**tensors)

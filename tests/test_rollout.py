@@ -1,0 +1,87 @@
+"""Rollouts in slots of a file: shared with another process, refused without space, gone when all have ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlcluster import rollout
+from rlcluster.environments.interface import EnvironmentSpec
+from rlcluster.errors import UserError
+from rlcluster.rollout import Rollout, RolloutShape, Slots
+
+SHAPE = RolloutShape(n_steps=5, num_envs=3, spec=EnvironmentSpec((8, 8, 3), np.dtype(np.uint8), 15))
+
+
+def fill(path: Path, slot: int, number: int) -> None:
+    slots = Slots(path, SHAPE, 2)
+    for field in fields(Rollout):
+        getattr(slots[slot], field.name).fill_(number)
+
+
+def test_what_another_process_writes_is_seen_and_no_slot_touches_the_other(tmp_path: Path) -> None:
+    slots = Slots.create(SHAPE, 2, tmp_path)
+    context = multiprocessing.get_context("spawn")
+    for slot, number in ((0, 7), (1, 1)):
+        process = context.Process(target=fill, args=(slots.path, slot, number))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    for slot, number in ((0, 7), (1, 1)):
+        for field in fields(Rollout):
+            values = getattr(slots[slot], field.name)
+            assert (values == (number if values.dtype != torch.bool else True)).all(), field.name
+
+
+def test_a_slot_is_a_rollout_like_any_other(tmp_path: Path) -> None:
+    in_file, in_memory = Slots.create(SHAPE, 1, tmp_path)[0], Rollout.allocate(*SHAPE)
+    for field in fields(Rollout):
+        ours, theirs = getattr(in_file, field.name), getattr(in_memory, field.name)
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        assert ours.is_contiguous()
+        assert not ours.any()
+
+
+def test_a_file_without_a_name_is_used_on_and_leaves_nothing(tmp_path: Path) -> None:
+    slots = Slots.create(SHAPE, 2, tmp_path)
+    slots.remove_name()
+    slots[1].rewards.fill_(3.0)
+    assert slots[1].rewards.sum() == 45
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_space_both_numbers_are_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rollout.os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"MB free, but the rollouts need 0 MB") as error:
+        Slots.create(SHAPE, 2, tmp_path)
+    assert error.value.exit_code == 74
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: No such file or directory"):
+        Slots.create(SHAPE, 2, tmp_path / "nowhere")
+
+
+def test_the_default_place_is_shared_memory() -> None:
+    slots = Slots.create(SHAPE, 1)
+    slots.remove_name()
+    assert slots.path.parent == rollout.SHARED_MEMORY or not rollout.SHARED_MEMORY.is_dir()
+    assert len(slots) == 1
+
+
+def test_the_first_steps_keep_the_last_observations() -> None:
+    whole = Rollout.allocate(*SHAPE)
+    part = whole.first(2)
+    assert (part.n_steps, part.num_envs) == (2, 3)
+    assert part.last_observations is whole.last_observations
