@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlcluster import rollout
+from rlcluster import shared_memory
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.errors import UserError
-from rlcluster.rollout import Rollout, RolloutShape, Slots
+from rlcluster.rollout import Rollout, RolloutShape, Slots, reserve_slots
 
 SHAPE = RolloutShape(n_steps=5, num_envs=3, spec=EnvironmentSpec((8, 8, 3), np.dtype(np.uint8), 15))
 
@@ -25,10 +25,11 @@ def fill(path: Path, slot: int, number: int) -> None:
 
 
 def test_what_another_process_writes_is_seen_and_no_slot_touches_the_other(tmp_path: Path) -> None:
-    slots = Slots.create(SHAPE, 2, tmp_path)
+    path = reserve_slots(SHAPE, 2, tmp_path)
+    slots = Slots(path, SHAPE, 2)
     context = multiprocessing.get_context("spawn")
     for slot, number in ((0, 7), (1, 1)):
-        process = context.Process(target=fill, args=(slots.path, slot, number))
+        process = context.Process(target=fill, args=(path, slot, number))
         process.start()
         process.join()
         assert process.exitcode == 0
@@ -39,7 +40,7 @@ def test_what_another_process_writes_is_seen_and_no_slot_touches_the_other(tmp_p
 
 
 def test_a_slot_is_a_rollout_like_any_other(tmp_path: Path) -> None:
-    in_file, in_memory = Slots.create(SHAPE, 1, tmp_path)[0], Rollout.allocate(*SHAPE)
+    in_file, in_memory = Slots(reserve_slots(SHAPE, 1, tmp_path), SHAPE, 1)[0], Rollout.allocate(*SHAPE)
     for field in fields(Rollout):
         ours, theirs = getattr(in_file, field.name), getattr(in_memory, field.name)
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
@@ -48,8 +49,9 @@ def test_a_slot_is_a_rollout_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_name_is_used_on_and_leaves_nothing(tmp_path: Path) -> None:
-    slots = Slots.create(SHAPE, 2, tmp_path)
-    slots.remove_name()
+    path = reserve_slots(SHAPE, 2, tmp_path)
+    slots = Slots(path, SHAPE, 2)
+    path.unlink()
     slots[1].rewards.fill_(3.0)
     assert slots[1].rewards.sum() == 45
     assert not list(tmp_path.iterdir())
@@ -61,23 +63,22 @@ def test_without_space_both_numbers_are_named_and_nothing_is_left(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rollout.os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"MB free, but the rollouts need 0 MB") as error:
-        Slots.create(SHAPE, 2, tmp_path)
+    monkeypatch.setattr(shared_memory.os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"MB free, but 0 MB are needed") as error:
+        reserve_slots(SHAPE, 2, tmp_path)
     assert error.value.exit_code == 74
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere: No such file or directory"):
-        Slots.create(SHAPE, 2, tmp_path / "nowhere")
+        reserve_slots(SHAPE, 2, tmp_path / "nowhere")
 
 
 def test_the_default_place_is_shared_memory() -> None:
-    slots = Slots.create(SHAPE, 1)
-    slots.remove_name()
-    assert slots.path.parent == rollout.SHARED_MEMORY or not rollout.SHARED_MEMORY.is_dir()
-    assert len(slots) == 1
+    path = reserve_slots(SHAPE, 1)
+    path.unlink()
+    assert path.parent == shared_memory.SHARED_MEMORY or not shared_memory.SHARED_MEMORY.is_dir()
 
 
 def test_the_first_steps_keep_the_last_observations() -> None:

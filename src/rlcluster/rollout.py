@@ -5,8 +5,6 @@ the memory of one process or in slots of a file that several processes have mapp
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +14,8 @@ import torch
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.shared_memory import map_file, reserve
 
-SHARED_MEMORY = Path("/dev/shm")
 ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
 
 
@@ -100,16 +97,10 @@ class Rollout:
 
 
 class Slots:
-    """Rollouts in one file that several processes have mapped: what one writes, the others see, without a copy.
-
-    The file is in shared memory, or in a folder of the user's choice for rollouts that are larger than it. Once all
-    have opened it, its name is removed: the space is free again when the last of them has ended, however it ended.
-    """
+    """Rollouts that several processes share, without a copy, in a file that `reserve_slots` has made."""
 
     def __init__(self, path: Path, shape: RolloutShape, num_slots: int) -> None:
-        """Opens the file that `create` has made."""
-        self.path = path
-        whole = torch.from_file(str(path), shared=True, size=num_slots * shape.space, dtype=torch.uint8)
+        whole = map_file(path, num_slots * shape.space)
         self._rollouts = [_rollout_in(whole[k * shape.space :], shape) for k in range(num_slots)]
 
     def __len__(self) -> int:
@@ -118,34 +109,9 @@ class Slots:
     def __getitem__(self, slot: int) -> Rollout:
         return self._rollouts[slot]
 
-    @classmethod
-    def create(cls, shape: RolloutShape, num_slots: int, folder: Path | None = None) -> Slots:
-        """Reserves the space first: a write into a file system that is full would end the process without a word."""
-        place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
-        needed = num_slots * shape.space
-        try:
-            file, name = tempfile.mkstemp(prefix="rlcluster-", suffix=".slots", dir=place)
-        except OSError as error:
-            raise UserError(
-                f"{place}: {error.strerror}; choose another folder for the rollouts", EXIT_STORAGE
-            ) from None
-        try:
-            os.posix_fallocate(file, 0, needed)
-        except OSError:
-            Path(name).unlink()
-            free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
-            raise UserError(
-                f"{place} has {free / 1e6:,.0f} MB free, but the rollouts need {needed / 1e6:,.0f} MB; use fewer "
-                "environments or steps, or another folder for them",
-                EXIT_STORAGE,
-            ) from None
-        finally:
-            os.close(file)
-        return cls(Path(name), shape, num_slots)
 
-    def remove_name(self) -> None:
-        """When all processes have opened the file."""
-        self.path.unlink(missing_ok=True)
+def reserve_slots(shape: RolloutShape, num_slots: int, folder: Path | None = None) -> Path:
+    return reserve(num_slots * shape.space, folder)
 
 
 def _rollout_in(memory: Tensor, shape: RolloutShape) -> Rollout:
