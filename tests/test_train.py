@@ -90,6 +90,20 @@ def test_the_resolved_config_runs_again_to_the_same_result(tmp_path: Path) -> No
     assert metrics(tmp_path / "one") == metrics(tmp_path / "two")
 
 
+def test_rollouts_on_a_mapped_file_change_nothing_and_leave_nothing(tmp_path: Path) -> None:
+    options = {**options_for("cartpole", "ppo"), "--total-updates": 3}
+    (tmp_path / "large_disk").mkdir()
+    for name, more in (("memory", {}), ("file", {"--rollout-dir": tmp_path / "large_disk"})):
+        result = train("ppo", tmp_path / name, {**options, **more})
+        assert result.returncode == 0, result.stderr
+    assert metrics(tmp_path / "file") == metrics(tmp_path / "memory")
+    assert not list((tmp_path / "large_disk").iterdir())
+    refused = train("ppo", tmp_path / "refused", {**options, "--rollout-dir": tmp_path / "nowhere"})
+    assert refused.returncode == 74
+    assert "nowhere: No such file or directory; choose another folder for the rollouts" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "algorithm"),

@@ -13,7 +13,7 @@ from rlcluster.collectives import Ranks, to_tensor
 from rlcluster.environments.interface import Step, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.policy import ActorCritic, sample_actions
-from rlcluster.rollout import Rollout
+from rlcluster.rollout import Rollout, RolloutShape
 
 
 class Actor:
@@ -22,15 +22,24 @@ class Actor:
     def __init__(self, environments: VectorEnvironment, n_steps: int, seed: int) -> None:
         self.environments = environments
         self._seed = seed
-        self._rollout = Rollout.allocate(n_steps, environments.num_envs, environments.spec)
+        self._shape = RolloutShape(n_steps, environments.num_envs, environments.spec)
+        self._own: Rollout | None = None
         self._episode_rewards = np.zeros(environments.num_envs)
         self._episode_lengths = np.zeros(environments.num_envs, np.int64)
         self._finished: list[tuple[float, ...]] = []
 
     @torch.inference_mode()
-    def collect(self, policy: ActorCritic, update: int, is_over: Callable[[int], bool] | None = None) -> Rollout:
-        """The rollout of one update, cut short if `is_over` says so after a step. It is overwritten by the next one."""
-        rollout = self._rollout
+    def collect(
+        self,
+        policy: ActorCritic,
+        update: int,
+        is_over: Callable[[int], bool] | None = None,
+        into: Rollout | None = None,
+    ) -> Rollout:
+        """The rollout of one update, cut short if `is_over` says so after a step. It is written `into` the given one,
+        or into one of its own, which the next call overwrites.
+        """
+        rollout = into or self._own_rollout()
         noise = self._action_noise(update)
         terminated = torch.zeros_like(rollout.dones)  # [T, N]
         final_observations: dict[tuple[int, int], Any] = {}
@@ -51,6 +60,12 @@ class Actor:
                 break
         self._set_next_values(rollout, policy, terminated, final_observations)
         return rollout
+
+    def _own_rollout(self) -> Rollout:
+        if self._own is None:
+            with torch.inference_mode(False):  # the learner's gradients pass through it
+                self._own = Rollout.allocate(*self._shape)
+        return self._own
 
     def finished_episodes(self) -> Tensor:
         """[K, 4] step, environment, reward and length of each episode that finished since the last call."""
@@ -83,7 +98,7 @@ class Actor:
     def _action_noise(self, update: int) -> Tensor:
         """[T, N] uniform in [0, 1): environment i's depend on (seed, i, update) alone."""
         streams = (generator(self._seed, Purpose.ACTIONS, i, update) for i in self.environments.indices)
-        columns = [stream.random(self._rollout.n_steps) for stream in streams]
+        columns = [stream.random(self._shape.n_steps) for stream in streams]
         return torch.from_numpy(np.stack(columns, 1))
 
     def _count_episodes(self, t: int, step: Step) -> None:

@@ -207,6 +207,9 @@ class HardwareSettings(Section):
         None, description="threads of torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
     )
     chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
+    rollout_dir: str | None = Field(
+        None, description="folder for rollouts that do not fit into memory: they are mapped from a file in it"
+    )
     kernels: KernelsName = Field(
         "auto",
         description="convolutions; auto: our own where possible, native: or an error, torch: never",
@@ -380,6 +383,7 @@ CHANGEABLE_ON_RESUME = {
     "cluster.master_port",
     "hardware.num_threads",
     "hardware.kernels",
+    "hardware.rollout_dir",
     "output.output_dir",
     "output.checkpoint_seconds",
     "output.checkpoint_updates",

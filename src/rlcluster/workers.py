@@ -13,9 +13,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection, resource_tracker
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from rlcluster.errors import EXIT_RUN_FAILED, RankError, UserError
 from rlcluster.interruption import SIGNALS, StopRequest
@@ -56,62 +57,109 @@ class RankFailedError(RankError):
         self.may_pass = outcome.end is not End.USER_ERROR
 
 
-def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any, ...], stop: StopRequest) -> list[Any]:
-    """target(rank, stop, *arguments) in a process for each rank; returns their results.
+class Crew:
+    """Processes that this one owns: started together, watched, ended together. Each runs target(number, stop, ...).
 
-    A stop request is passed on to the ranks, which all stop at the same update. A signal that reaches a rank before it
-    can handle it waits: the ranks begin with signals blocked.
+    A signal that reaches one of them before it can handle it waits: they begin with signals blocked.
     """
-    context = multiprocessing.get_context("spawn")  # a fork after torch has started its threads hangs
-    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-    ranks = [
-        context.Process(target=_rank_main, args=(os.getpid(), sender, target, rank, arguments), name=f"rank {rank}")
-        for rank, (_, sender) in enumerate(pipes)
-    ]
-    try:
+
+    def __init__(self, size: int, target: Callable[..., Any], arguments: Callable[[int], tuple[Any, ...]]) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork after torch has started its threads hangs
+        self._outcomes: dict[int, Outcome] = {}
+        self._pipes = [context.Pipe(duplex=False) for _ in range(size)]
+        self._processes = [
+            context.Process(
+                target=_member_main,
+                args=(os.getpid(), sender, target, number, arguments(number)),
+                name=f"rank {number}",
+            )
+            for number, (_, sender) in enumerate(self._pipes)
+        ]
+
+    def __enter__(self) -> Self:
         resource_tracker.ensure_running()  # the first process of all would start it, and that unblocks signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            for process in ranks:
+            for process in self._processes:
                 process.start()
+        except BaseException:
+            self._end()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        for _, sender in pipes:
-            sender.close()  # so that a dead rank shows as the end of its pipe
-        return _watch(ranks, [receiver for receiver, _ in pipes], stop)
-    finally:
-        _end([process for process in ranks if process.pid is not None])
+        for _, sender in self._pipes:
+            sender.close()  # so that a dead process shows as the end of its pipe
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    @property
+    def is_done(self) -> bool:
+        return len(self._outcomes) == len(self._processes)
+
+    @property
+    def results(self) -> list[Any]:
+        """When all are done."""
+        return [self._outcomes[number].result for number in range(len(self._processes))]
+
+    def wait(self, seconds: float, pipes: Sequence[Any] = ()) -> list[Any]:
+        """Until one of `pipes` has something to read, or a process has ended; returns those of `pipes` that have.
+
+        Raises a RankFailedError if a process has failed.
+        """
+        ready = self._collect(seconds, pipes)
+        if any(outcome.end is not End.RESULT for outcome in self._outcomes.values()):
+            self._collect_late()
+            number = min(self._outcomes, key=lambda number: (self._outcomes[number].end, number))
+            raise RankFailedError(number, self._outcomes[number])
+        return ready
+
+    def send_signal(self, number: int) -> None:
+        for process in self._processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    def _collect(self, seconds: float, pipes: Sequence[Any]) -> list[Any]:
+        waiting = {pipe: k for k, (pipe, _) in enumerate(self._pipes) if k not in self._outcomes}
+        ready = connection.wait([*waiting, *pipes], seconds)
+        for pipe in ready:
+            if pipe in waiting:
+                self._outcomes[waiting[pipe]] = _receive(self._processes[waiting[pipe]], pipe)
+        return [pipe for pipe in pipes if pipe in ready]
+
+    def _collect_late(self) -> None:
+        """What others report soon after: the first to be heard need not be the one that began it."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while not self.is_done and time.monotonic() < deadline:
+            self._collect(max(0.0, deadline - time.monotonic()), ())
+
+    def _end(self) -> None:
+        """No process is left behind."""
+        for process in self._processes:
+            if process.pid is None:
+                continue  # it was never started
+            process.join(POLL_SECONDS if process.is_alive() else 0)
+            if process.is_alive():
+                process.kill()
+            process.join()
 
 
-def _watch(ranks: list[Any], receivers: list[Any], stop: StopRequest) -> list[Any]:
-    outcomes: dict[int, Outcome] = {}
+def run_ranks(world_size: int, target: Callable[..., Any], arguments: tuple[Any, ...], stop: StopRequest) -> list[Any]:
+    """target(rank, stop, *arguments) in a process for each rank; returns their results.
+
+    A stop request is passed on to the ranks, which all stop at the same update.
+    """
     is_stop_passed_on = False
-    while len(outcomes) < len(ranks):
-        _collect(ranks, receivers, outcomes, POLL_SECONDS)
-        if any(outcome.end is not End.RESULT for outcome in outcomes.values()):
-            _collect_late(ranks, receivers, outcomes)
-            rank = min(outcomes, key=lambda rank: (outcomes[rank].end, rank))
-            raise RankFailedError(rank, outcomes[rank])
-        if stop.signal_number is not None and not is_stop_passed_on:
-            is_stop_passed_on = True
-            for process in ranks:
-                if process.is_alive():
-                    os.kill(process.pid, stop.signal_number)
-    return [outcomes[rank].result for rank in range(len(ranks))]
-
-
-def _collect(ranks: list[Any], receivers: list[Any], outcomes: dict[int, Outcome], seconds: float) -> None:
-    """Adds the outcomes that come within `seconds`: returns after the first ones."""
-    waiting = {receivers[k]: k for k in range(len(ranks)) if k not in outcomes}
-    for receiver in connection.wait(list(waiting), seconds):
-        outcomes[waiting[receiver]] = _receive(ranks[waiting[receiver]], receiver)
-
-
-def _collect_late(ranks: list[Any], receivers: list[Any], outcomes: dict[int, Outcome]) -> None:
-    """What other ranks report soon after: the first to be heard need not be the one that began it."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while len(outcomes) < len(ranks) and time.monotonic() < deadline:
-        _collect(ranks, receivers, outcomes, max(0.0, deadline - time.monotonic()))
+    with Crew(world_size, target, lambda rank: arguments) as crew:
+        while not crew.is_done:
+            crew.wait(POLL_SECONDS)
+            if stop.signal_number is not None and not is_stop_passed_on:
+                is_stop_passed_on = True
+                crew.send_signal(stop.signal_number)
+        return crew.results
 
 
 def _receive(process: Any, receiver: Any) -> Outcome:
@@ -126,20 +174,11 @@ def _receive(process: Any, receiver: Any) -> Outcome:
     return outcome
 
 
-def _end(ranks: list[Any]) -> None:
-    """No process is left behind."""
-    for process in ranks:
-        process.join(POLL_SECONDS if process.is_alive() else 0)
-        if process.is_alive():
-            process.kill()
-        process.join()
-
-
-def _rank_main(parent: int, sender: Any, target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> None:
-    """The first thing in a rank's process."""
+def _member_main(parent: int, sender: Any, target: Callable[..., Any], number: int, arguments: tuple[Any, ...]) -> None:
+    """The first thing in a process of a crew."""
     die_with_parent(parent)
     with StopRequest(is_patient=True) as stop:  # to the very end: a late signal must not spoil the outcome
-        outcome = _outcome(target, rank, (stop, *arguments))
+        outcome = _outcome(target, number, (stop, *arguments))
         sender.send(outcome)
         sender.close()
         sys.stdout.flush()

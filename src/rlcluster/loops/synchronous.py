@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
 from rlcluster.policy import make_policy
+from rlcluster.rollout import Rollout, RolloutShape, Slots, reserve_slots
 from rlcluster.run_directory import RunDirectory, SilentRun
 from rlcluster.stragglers import Race
 
@@ -62,6 +64,7 @@ class SynchronousTraining:
             num_threads=machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size),
         )
         self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
+        self._rollout = self._mapped_rollout()
         policy = make_policy(settings.policy, self._environments.spec, settings.env.seed, settings.hardware.kernels)
         self._learner = Learner(settings, policy, share, ranks)
         self._episodes = EpisodeHistory()
@@ -91,7 +94,9 @@ class SynchronousTraining:
         progress = self.progress()
         steps_before = self._learner.steps_global
         with self._timer("rollout"):
-            rollout = self._actor.collect(self._learner.policy, self._learner.updates, self._rule_for_stragglers())
+            rollout = self._actor.collect(
+                self._learner.policy, self._learner.updates, self._rule_for_stragglers(), self._rollout
+            )
         with self._timer("learn"):
             report = self._learner.learn(rollout, progress)
         episodes = self._episodes.add(self._ranks.gather_rows(self._actor.finished_episodes()))
@@ -177,6 +182,19 @@ class SynchronousTraining:
         )
         agreed = Agreement(*self._ranks.sum_(torch.tensor(own, dtype=torch.float64)).tolist())
         return agreed._replace(peak_memory_gb=max(agreed.peak_memory_gb, self._peak_memory_before))
+
+    def _mapped_rollout(self) -> Rollout | None:
+        """On a file that has no name any more: nothing is left of it, however this process ends. None: in memory."""
+        folder = self._settings.hardware.rollout_dir
+        if folder is None:
+            return None
+        environments = self._environments
+        shape = RolloutShape(self._settings.training.n_steps, environments.num_envs, environments.spec)
+        path = reserve_slots(shape, 1, Path(folder))
+        try:
+            return Slots(path, shape, 1)[0]
+        finally:
+            path.unlink()
 
     def _rule_for_stragglers(self) -> Callable[[int], bool] | None:
         if not self._settings.parallel.preempt_stragglers:
