@@ -16,7 +16,11 @@ from rlcluster.config import setting_fields
 from rlcluster.config_loading import load_settings
 
 # Settings whose every text is a valid value; a wrong one is shown by the empty text where they need a value.
-TEXT_SETTINGS = {"env.name", "cluster.master_addr", "output.output_dir", "output.checkpoint_dir", "output.log_dir"}
+TEXT_SETTINGS = {
+    *("env.name", "cluster.master_addr", "hardware.rollout_dir"),
+    *("output.output_dir", "output.checkpoint_dir", "output.log_dir"),
+}
+OTHERS_SETTINGS = {"rmsprop_decay": "a2c", "rmsprop_epsilon": "a2c", "rho_bar": "impala", "c_bar": "impala"}
 
 
 class Outcome(NamedTuple):
@@ -93,7 +97,7 @@ def test_every_setting_has_a_flag_in_the_help(command):
 )
 def test_a_wrong_value_is_refused_under_the_name_of_the_setting(key):
     flag = {"cluster.num_workers": "--cluster-num-workers"}.get(key, "--" + key.split(".")[1].replace("_", "-"))
-    algorithm = "a2c" if "rmsprop" in key else "ppo"
+    algorithm = OTHERS_SETTINGS.get(key.split(".")[1], "ppo")
     assert refusal("train", algorithm, flag, "wrong").startswith(f"rlcluster: error: {key}=wrong: ")
 
 

@@ -191,6 +191,7 @@ def test_a_terminal_gets_a_live_bar_and_everything_else_plain_lines():
 
 def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("rich._console", None)  # an earlier one may have another width
     with LiveReporter() as reporter:
         reporter.update(RECORD, progress=0.5)
         reporter.update({**RECORD, "update": 13}, progress=1.0)

@@ -35,7 +35,7 @@ def start(settings: Settings) -> tuple[Learner, Actor]:
 
 def run(settings: Settings, updates: int = 2, progress: float = 0.5) -> tuple[Learner, list[LearnReport]]:
     learner, actor = start(settings)
-    reports = [learner.learn(actor.collect(learner.policy, learner.updates), progress) for _ in range(updates)]
+    reports = [learner.learn([actor.collect(learner.policy, learner.updates)], progress) for _ in range(updates)]
     return learner, reports
 
 
@@ -84,7 +84,7 @@ def test_one_plain_step_equals_the_same_step_written_with_torch_alone() -> None:
     (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
     norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
     optimizer.step()
-    report = learner.learn(rollout, 0.0)
+    report = learner.learn([rollout], 0.0)
     assert report.grad_norm == pytest.approx(norm.item(), rel=1e-4)
     assert report.policy_loss == pytest.approx(policy_loss.item(), abs=1e-6)
     assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-5)
@@ -177,7 +177,7 @@ def test_impala_with_lag_equals_the_literal_loss(chunk_size: int) -> None:
     value_loss = 0.5 * (values - targets).square().mean()
     (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
     expected = learner._flat.gradients.clone()
-    report = learner.learn(rollout, 0.0)
+    report = learner.learn([rollout], 0.0)
     norm = expected.norm().item()
     assert report.grad_norm == pytest.approx(norm, rel=1e-4)
     assert report.policy_loss == pytest.approx(policy_loss.item(), rel=1e-4, abs=1e-6)
@@ -245,7 +245,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str)
     before = parameters(learner).clone()
     getattr(rollout, poison)[3, 1] = torch.nan
     with pytest.raises(NotFiniteError, match=r"loss is nan.*learning_rate=0.0005"):
-        learner.learn(rollout, 0.0)
+        learner.learn([rollout], 0.0)
     assert torch.equal(parameters(learner), before)
 
 
@@ -253,12 +253,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str)
 def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
     settings = settings_for(algorithm)
     one, actor = start(settings)
-    one.learn(actor.collect(one.policy, 0), 0.0)
+    one.learn([actor.collect(one.policy, 0)], 0.0)
     other, _ = start(settings.model_copy(update={"env": settings.env.model_copy(update={"seed": 9})}))
     other._settings = settings
     other.restore(one.state())
     rollout = actor.collect(one.policy, 1)
-    assert one.learn(rollout, 0.0) == other.learn(rollout, 0.0)
+    assert one.learn([rollout], 0.0) == other.learn([rollout], 0.0)
     assert torch.equal(parameters(one), parameters(other))
     assert (other.updates, other.steps_global) == (2, 128)
 

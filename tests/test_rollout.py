@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from rlcluster import shared_memory
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.errors import UserError
-from rlcluster.rollout import Rollout, RolloutShape, Slots, reserve_slots
+from rlcluster.rollout import Rollout, RolloutShape, Slots, slots_file
 
 SHAPE = RolloutShape(n_steps=5, num_envs=3, spec=EnvironmentSpec((8, 8, 3), np.dtype(np.uint8), 15))
 
@@ -25,14 +26,15 @@ def fill(path: Path, slot: int, number: int) -> None:
 
 
 def test_what_another_process_writes_is_seen_and_no_slot_touches_the_other(tmp_path: Path) -> None:
-    path = reserve_slots(SHAPE, 2, tmp_path)
-    slots = Slots(path, SHAPE, 2)
+    file = slots_file(SHAPE, 2, tmp_path)
+    slots = Slots(file.path, SHAPE, 2)
     context = multiprocessing.get_context("spawn")
     for slot, number in ((0, 7), (1, 1)):
-        process = context.Process(target=fill, args=(path, slot, number))
+        process = context.Process(target=fill, args=(file.path, slot, number))
         process.start()
         process.join()
         assert process.exitcode == 0
+    file.close()
     for slot, number in ((0, 7), (1, 1)):
         for field in fields(Rollout):
             values = getattr(slots[slot], field.name)
@@ -40,7 +42,8 @@ def test_what_another_process_writes_is_seen_and_no_slot_touches_the_other(tmp_p
 
 
 def test_a_slot_is_a_rollout_like_any_other(tmp_path: Path) -> None:
-    in_file, in_memory = Slots(reserve_slots(SHAPE, 1, tmp_path), SHAPE, 1)[0], Rollout.allocate(*SHAPE)
+    with slots_file(SHAPE, 1, tmp_path) as file:
+        in_file, in_memory = Slots(file.path, SHAPE, 1)[0], Rollout.allocate(*SHAPE)
     for field in fields(Rollout):
         ours, theirs = getattr(in_file, field.name), getattr(in_memory, field.name)
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
@@ -48,10 +51,9 @@ def test_a_slot_is_a_rollout_like_any_other(tmp_path: Path) -> None:
         assert not ours.any()
 
 
-def test_a_file_without_a_name_is_used_on_and_leaves_nothing(tmp_path: Path) -> None:
-    path = reserve_slots(SHAPE, 2, tmp_path)
-    slots = Slots(path, SHAPE, 2)
-    path.unlink()
+def test_a_closed_file_is_used_on_and_leaves_nothing(tmp_path: Path) -> None:
+    with slots_file(SHAPE, 2, tmp_path) as file:
+        slots = Slots(file.path, SHAPE, 2)
     slots[1].rewards.fill_(3.0)
     assert slots[1].rewards.sum() == 45
     assert not list(tmp_path.iterdir())
@@ -65,20 +67,21 @@ def test_without_space_both_numbers_are_named_and_nothing_is_left(
 
     monkeypatch.setattr(shared_memory.os, "posix_fallocate", full)
     with pytest.raises(UserError, match=r"MB free, but 0 MB are needed") as error:
-        reserve_slots(SHAPE, 2, tmp_path)
+        slots_file(SHAPE, 2, tmp_path)
     assert error.value.exit_code == 74
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere: No such file or directory"):
-        reserve_slots(SHAPE, 2, tmp_path / "nowhere")
+        slots_file(SHAPE, 2, tmp_path / "nowhere")
 
 
-def test_the_default_place_is_shared_memory() -> None:
-    path = reserve_slots(SHAPE, 1)
-    path.unlink()
-    assert path.parent == shared_memory.SHARED_MEMORY or not shared_memory.SHARED_MEMORY.is_dir()
+@pytest.mark.skipif(sys.platform != "linux", reason="files have names elsewhere")
+def test_the_default_place_is_shared_memory_and_no_name_is_ever_left_there() -> None:
+    with slots_file(SHAPE, 1) as file:
+        assert file.path.readlink().parent == shared_memory.SHARED_MEMORY
+        assert not list(shared_memory.SHARED_MEMORY.glob(file.path.readlink().name.split()[0]))
 
 
 def test_the_first_steps_keep_the_last_observations() -> None:
@@ -86,3 +89,18 @@ def test_the_first_steps_keep_the_last_observations() -> None:
     part = whole.first(2)
     assert (part.n_steps, part.num_envs) == (2, 3)
     assert part.last_observations is whole.last_observations
+    assert part.envs is whole.envs
+
+
+def test_the_trajectories_of_some_environments_are_taken_with_all_their_columns() -> None:
+    whole = Rollout.allocate(*SHAPE)
+    whole.envs.copy_(torch.tensor([4, 5, 6]))
+    for column, per_environment in ((whole.rewards, False), (whole.last_observations, True), (whole.versions, True)):
+        for place in range(3):
+            (column if per_environment else column.transpose(0, 1))[place].fill_(place)
+    part = whole.of(range(5, 9))
+    assert part.envs.tolist() == [5, 6]
+    assert (part.n_steps, part.num_envs) == (5, 2)
+    assert part.versions.tolist() == [1, 2]
+    assert part.rewards[3].tolist() == [1.0, 2.0]
+    assert part.last_observations[:, 0, 0, 0].tolist() == [1, 2]

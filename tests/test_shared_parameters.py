@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcluster.shared_parameters import SharedParameters, reserve_parameters
+from rlcluster.shared_parameters import SharedParameters, parameters_file
 
 SIZE = 200_000
 VERSIONS = 400
@@ -17,9 +17,8 @@ VERSIONS = 400
 
 @pytest.fixture
 def path() -> Any:
-    path = reserve_parameters(SIZE)
-    yield path
-    path.unlink()
+    with parameters_file(SIZE) as file:
+        yield file.path
 
 
 def take_until_the_last(path: Path, taken: Any) -> None:
@@ -43,7 +42,7 @@ def test_a_reader_never_sees_half_a_version_while_the_writer_writes(path: Path) 
     reader.start()
     shared = SharedParameters(path, SIZE)
     for version in range(1, VERSIONS + 1):
-        assert shared.publish(torch.full((SIZE,), float(version))) == version
+        shared.publish(torch.full((SIZE,), float(version)), version)
     assert receiver.poll(60)
     result = receiver.recv()
     reader.join()
@@ -71,14 +70,25 @@ class Overtaken(SharedParameters):
         version = super().version
         self._asked += 1
         if self._asked == 1:
-            for _ in range(2):
-                self._learner.publish(torch.full((SIZE,), float(self._learner.version + 1)))
+            for version in (2, 3):
+                self._learner.publish(torch.full((SIZE,), float(version)), version)
         return version
 
 
 def test_a_copy_that_was_overtaken_is_taken_anew(path: Path) -> None:
     learner = SharedParameters(path, SIZE)
-    learner.publish(torch.full((SIZE,), 1.0))
+    learner.publish(torch.full((SIZE,), 1.0), 1)
     own = torch.zeros(SIZE)
     assert Overtaken(path, learner).take(own) == 3
     assert (own == 3.0).all()
+
+
+def test_the_version_before_the_newest_can_still_be_taken_and_no_older_one(path: Path) -> None:
+    shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
+    for version in (5, 6):
+        shared.publish(torch.full((SIZE,), float(version)), version)
+    assert shared.take(own, 5) == 5
+    assert (own == 5.0).all()
+    assert shared.take(own, 6) == shared.take(own) == 6
+    with pytest.raises(ValueError, match="version 4 is gone: 6 has been begun"):
+        shared.take(own, 4)

@@ -84,7 +84,7 @@ def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
     ranks.sum_(torch.zeros(1))
     waited = time.perf_counter() - start
     samples = _flatten(rollout, learner._targets(rollout))
-    learner.learn(rollout, 0.0)
+    learner.learn([rollout], 0.0)
     return {
         "n_steps": rollout.n_steps,
         "waited": waited,

@@ -33,7 +33,7 @@ def learn(settings: Settings, share: range, ranks: Ranks, updates: int) -> Learn
     learner = Learner(settings, make_policy(settings.policy, vector.spec, settings.env.seed), share, ranks)
     actor = Actor(vector, settings.training.n_steps, settings.env.seed)
     for update in range(updates):
-        learner.learn(actor.collect(learner.policy, update), 0.0)
+        learner.learn([actor.collect(learner.policy, update)], 0.0)
     return learner
 
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.fields import FieldInfo
 
-AlgorithmName = Literal["ppo", "a2c", "impala"]
+AlgorithmName = Literal["ppo", "a2c", "impala", "a3c"]
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
 KernelsName = Literal["auto", "native", "torch"]
@@ -183,7 +183,12 @@ class PolicySettings(Section):
 class ParallelSettings(Section):
     """Read by the modes parallel and distributed."""
 
-    num_workers: Count | None = Field(None, description="worker processes; null: one for each physical core")
+    num_workers: Count | None = Field(
+        None, description="worker processes (impala: actors); null: for each physical core (impala: as measured)"
+    )
+    workers_per_rank: Count | None = Field(
+        None, description="distributed impala and a3c: actors or workers of each rank; null: as num_workers"
+    )
     num_envs_per_worker: Count | None = Field(None, description="environments of each worker, instead of num_envs")
     pin_workers: bool = Field(True, description="tie each worker to its cores, where the system can")
     timeout_seconds: Positive = Field(120.0, description="a worker that is silent for so long has failed")
@@ -196,6 +201,12 @@ class ParallelSettings(Section):
     wire_dtype: WireName = Field("float32", description="gradients on the way between workers; bfloat16 halves them")
     preempt_stragglers: bool = Field(
         False, description="end late workers' rollouts early once 60 % are done (DD-PPO); not reproducible"
+    )
+    deterministic: bool = Field(
+        False, description="impala: exactly one update of lag, so that the same seed gives the same run"
+    )
+    slots_per_actor: Annotated[Count, Field(ge=2)] = Field(
+        2, description="impala: rollouts that an actor may be ahead; more smooth the flow and add lag"
     )
 
 
@@ -264,6 +275,18 @@ class Settings(Section):
         return self.parallel.num_workers or (self.cluster.num_workers if self.mode == "distributed" else None)
 
     @property
+    def num_ranks(self) -> int | None:
+        """Processes that exchange gradients; as `num_workers`, except that a parallel impala or a3c is one rank, which
+        leads its workers.
+        """
+        return 1 if self.mode == "parallel" and self.algorithm in LEADS_WORKERS else self.num_workers
+
+    @property
+    def crew_size(self) -> int | None:
+        """Workers that a rank of impala or a3c leads; None: to be chosen for the machine."""
+        return self.parallel.num_workers if self.mode == "parallel" else self.parallel.workers_per_rank
+
+    @property
     def batch_size(self) -> int:
         """Samples of one minibatch, over all processes: at most the whole rollout."""
         if not USES_MINIBATCHES[self.algorithm]:
@@ -312,49 +335,37 @@ class Settings(Section):
 
 
 DEFAULT_BATCH_SIZE = 1024
-USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False}
+LEADS_WORKERS = ("impala", "a3c")  # whose ranks have workers of their own
+CORRECTS_LAG = ("impala",)  # by V-trace, with the values of the policy that learns; the others' targets are GAE's
+USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False, "a3c": False}
 
 # Settings that an algorithm does not read: giving one is an error, for a switch must do something.
+_ONLY_PPO = ("batch_size", "n_minibatches", "n_epochs", "clip_range", "clip_value_range", "target_kl", "adam_epsilon")
+_ONLY_VTRACE = ("rho_bar", "c_bar")
 UNUSED: dict[str, tuple[str, ...]] = {
-    "ppo": ("rmsprop_decay", "rmsprop_epsilon", "rho_bar", "c_bar"),
-    "a2c": (
-        "batch_size",
-        "n_minibatches",
-        "n_epochs",
-        "clip_range",
-        "clip_value_range",
-        "target_kl",
-        "adam_epsilon",
-        "rho_bar",
-        "c_bar",
-    ),
-    "impala": (
-        "batch_size",
-        "n_minibatches",
-        "n_epochs",
-        "clip_range",
-        "clip_value_range",
-        "target_kl",
-        "adam_epsilon",
-        "normalize_advantages",
-    ),
+    "ppo": ("rmsprop_decay", "rmsprop_epsilon", *_ONLY_VTRACE),
+    "a2c": (*_ONLY_PPO, *_ONLY_VTRACE),
+    "a3c": (*_ONLY_PPO, *_ONLY_VTRACE),
+    "impala": (*_ONLY_PPO, "normalize_advantages"),
 }
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual
 # synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised). IMPALA: arXiv
 # 1802.01561 (32 trajectories of 20 steps, RMSProp 6e-4, gamma .99), but losses are averaged over samples, not summed.
+_A2C_DEFAULTS: dict[str, dict[str, Any]] = {
+    "env": {"num_envs": 16},
+    "training": {
+        "n_steps": 5,
+        "learning_rate": 7e-4,
+        "gamma": 0.99,
+        "gae_lambda": 1.0,
+        "normalize_advantages": False,
+    },
+}
 ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {},
-    "a2c": {
-        "env": {"num_envs": 16},
-        "training": {
-            "n_steps": 5,
-            "learning_rate": 7e-4,
-            "gamma": 0.99,
-            "gae_lambda": 1.0,
-            "normalize_advantages": False,
-        },
-    },
+    "a2c": _A2C_DEFAULTS,
+    "a3c": _A2C_DEFAULTS,
     "impala": {
         "env": {"num_envs": 32},
         "training": {
@@ -373,6 +384,7 @@ CHANGEABLE_ON_RESUME = {
     *(f"training.{budget}" for budget in BUDGETS),
     "mode",
     "parallel.num_workers",
+    "parallel.workers_per_rank",
     "parallel.num_envs_per_worker",
     "parallel.pin_workers",
     "parallel.timeout_seconds",

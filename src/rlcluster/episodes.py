@@ -31,12 +31,12 @@ class EpisodeHistory:
 
     def add(self, episodes: Tensor) -> EpisodeSummary:
         """`episodes` [K, 4]: step, environment, reward, length; in any order."""
-        order = sorted(range(len(episodes)), key=lambda k: (episodes[k, 0].item(), episodes[k, 1].item()))
-        for k in order:
-            self._add_one(episodes[k, 2].item())
-        if not order:
+        if not len(episodes):
             return EpisodeSummary(0, None, None, None)
-        rewards, lengths = episodes[:, 2].double(), episodes[:, 3].double()
+        order = sorted(range(len(episodes)), key=lambda k: (episodes[k, 0].item(), episodes[k, 1].item()))
+        rewards, lengths = episodes[order, 2].double(), episodes[order, 3].double()
+        for reward in rewards.tolist():
+            self._add_one(reward)
         std = rewards.std(correction=0).item()
         return EpisodeSummary(len(order), rewards.mean().item(), std, lengths.mean().item())
 

@@ -36,6 +36,13 @@ TAGS = {
     "episode_reward_recent_std": "episodes/reward_std_last_100",
     "episode_length_mean": "episodes/length_mean",
     "episode_count": "episodes/count",
+    "policy_lag_mean": "asynchrony/policy_lag_mean",
+    "policy_lag_max": "asynchrony/policy_lag_max",
+    "slot_occupancy": "asynchrony/slot_occupancy",
+    "learner_idle": "asynchrony/learner_idle",
+    "actor_idle": "asynchrony/actor_idle",
+    "staleness_mean": "asynchrony/staleness_mean",
+    "staleness_max": "asynchrony/staleness_max",
     "memory_gb": "memory/current_gb",
     "peak_memory_gb": "memory/peak_gb",
 }

@@ -7,8 +7,8 @@ gradients and the optimiser's statistics each live in one flat buffer: one excha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from rlcluster.algorithms.losses import LossSums, Samples, a2c_loss, ppo_loss
 from rlcluster.algorithms.targets import Targets, VtraceCoefficients, gae, vtrace
 from rlcluster.collectives import Ranks
-from rlcluster.config import Settings, TrainingSettings
+from rlcluster.config import CORRECTS_LAG, Settings, TrainingSettings
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.policy import ActorCritic, PolicyOutput
 from rlcluster.reward_normalizer import RewardNormalizer
 from rlcluster.rollout import Rollout
+from rlcluster.shared_parameters import SharedTraining
 
 # What is summed over samples and minibatches, and then over ranks.
 SUM_NAMES = (*LossSums._fields, "samples")
@@ -33,11 +34,10 @@ LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What makes an algorithm: its loss, its optimiser, and whose values and probabilities its targets are made of."""
+    """What makes an algorithm: its loss and its optimiser."""
 
     loss: LossFunction
     optimizer: Callable[[Tensor, TrainingSettings], torch.optim.Optimizer]
-    corrects_lag: bool = False  # targets by V-trace, with the values of the policy that learns; else by GAE
 
 
 def adam(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
@@ -52,7 +52,8 @@ def rmsprop(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optim
 ALGORITHMS = {
     "ppo": Algorithm(loss=ppo_loss, optimizer=adam),
     "a2c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
-    "impala": Algorithm(loss=a2c_loss, optimizer=rmsprop, corrects_lag=True),
+    "impala": Algorithm(loss=a2c_loss, optimizer=rmsprop),
+    "a3c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
 }
 
 
@@ -93,7 +94,17 @@ class NotFiniteError(UserError):
 
 
 class Learner:
-    def __init__(self, settings: Settings, policy: ActorCritic, env_indices: range, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policy: ActorCritic,
+        env_indices: range,
+        ranks: Ranks,
+        shared: SharedTraining | None = None,
+    ) -> None:
+        """With `shared`, steps of the optimiser go to parameters that other processes change as well (Hogwild); the
+        policy's own follow them at each `pull`.
+        """
         self.policy = policy
         self.updates = 0
         self.steps_global = 0
@@ -104,16 +115,34 @@ class Learner:
         self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
         self._algorithm = ALGORITHMS[settings.algorithm]
         self._flat = FlatParameters(policy)
-        self._optimizer = self._algorithm.optimizer(self._flat.parameters, settings.training)
+        self._stepped = self._flat.parameters if shared is None else nn.Parameter(shared.parameters)
+        self._stepped.grad = self._flat.gradients
+        self._optimizer = self._algorithm.optimizer(self._stepped, settings.training)
+        if shared is not None:
+            self._optimizer.state[self._stepped] = {"step": torch.zeros(()), "square_avg": shared.squares}
         self._chunk_size = settings.hardware.chunk_size or policy.chunk_size
-        self._normalizer = RewardNormalizer(env_indices, settings.training.gamma, settings.training.reward_clip, ranks)
+        self.normalizer = RewardNormalizer(env_indices, settings.training.gamma, settings.training.reward_clip, ranks)
 
-    def learn(self, rollout: Rollout, progress: float) -> LearnReport:
+    @property
+    def parameters(self) -> Tensor:
+        """All of them, flat; the policy's tensors are parts of it."""
+        return self._flat.parameters.detach()
+
+    def pull(self) -> None:
+        """The policy takes the shared parameters as they are now."""
+        self.parameters.copy_(self._stepped.detach())
+
+    def push(self) -> None:
+        """The shared parameters become the policy's."""
+        self._stepped.detach().copy_(self.parameters)
+
+    def learn(self, rollouts: Sequence[Rollout], progress: float) -> LearnReport:
         """One update. `progress` is the share of the budget already spent, for the learning rate."""
         learning_rate = self._training.learning_rate * (1 - progress if self._training.anneal_learning_rate else 1)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        learnt = self._learn_trajectories(rollout) if self._algorithm.corrects_lag else self._learn_samples(rollout)
+        corrects_lag = self._settings.algorithm in CORRECTS_LAG
+        learnt = self._learn_trajectories(rollouts) if corrects_lag else self._learn_samples(*rollouts)
         self.updates += 1
         self.steps_global += round(learnt.num_samples)
         self.is_synchronised = self._exchanges_gradients
@@ -132,9 +161,10 @@ class Learner:
         """Averages the parameters and the optimiser's statistics over the ranks, where they differ."""
         if self.is_synchronised:
             return
-        statistics = (value for value in self._optimizer.state[self._flat.parameters].values() if value.dim())
-        for values in (self._flat.parameters.detach(), *statistics):
+        statistics = (value for value in self._optimizer.state[self._stepped].values() if value.dim())
+        for values in (self._stepped.detach(), *statistics):
             self._ranks.sum_(values).div_(self._ranks.world_size)
+        self.pull()
         self.is_synchronised = True
 
     def state(self) -> dict[str, Any]:
@@ -144,17 +174,18 @@ class Learner:
             "optimizer": {
                 name: _copy(value) for name, value in self._optimizer.state_dict()["state"].get(0, {}).items()
             },
-            "reward_normalizer": self._normalizer.state(),
+            "reward_normalizer": self.normalizer.state(),
             "updates": self.updates,
             "steps_global": self.steps_global,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["parameters"])
-        whole = self._optimizer.state_dict()
-        whole["state"] = {0: state["optimizer"]} if state["optimizer"] else {}
-        self._optimizer.load_state_dict(whole)
-        self._normalizer.restore(state["reward_normalizer"])
+        self.push()
+        own = self._optimizer.state[self._stepped]
+        for name, value in state["optimizer"].items():
+            own[name] = own[name].copy_(value) if name in own else _copy(value)  # what is shared stays where it is
+        self.normalizer.restore(state["reward_normalizer"])
         self.updates = state["updates"]
         self.steps_global = state["steps_global"]
 
@@ -162,15 +193,13 @@ class Learner:
         """True while all ranks hold the same parameters, to the bit."""
         return self._ranks.agree_on(self._flat.parameters)
 
-    def forget_episodes(self) -> None:
-        """The environments begin new episodes: what was kept of the broken-off ones is void."""
-        self._normalizer.forget_episodes()
-
-    def _rewards(self, rollout: Rollout) -> Tensor:
-        return self._normalizer(rollout.rewards, rollout.dones) if self._training.normalize_rewards else rollout.rewards
+    def _rewards(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
+        if self._training.normalize_rewards:
+            return self.normalizer(rollouts)
+        return [rollout.rewards for rollout in rollouts]
 
     def _targets(self, rollout: Rollout) -> Targets:
-        training, rewards = self._training, self._rewards(rollout)
+        training, (rewards,) = self._training, self._rewards([rollout])
         return gae(rewards, rollout.values, rollout.next_values, rollout.dones, training.gamma, training.gae_lambda)
 
     def _learn_samples(self, rollout: Rollout) -> Learnt:
@@ -189,37 +218,41 @@ class Learner:
         num_samples = sum(minibatch.num_samples for minibatch in minibatches)
         return Learnt(sums, _spread(targets.returns, rollout.values), grad_norms, num_samples)
 
-    def _learn_trajectories(self, rollout: Rollout) -> Learnt:
-        """One step on the whole rollout, in chunks of whole trajectories: their targets need no second pass."""
-        rewards = self._rewards(rollout)
+    def _learn_trajectories(self, rollouts: Sequence[Rollout]) -> Learnt:
+        """One step on the whole rollouts, in chunks of whole trajectories: their targets need no second pass."""
+        own = sum(rollout.rewards.numel() for rollout in rollouts)
+        num_samples = float(self._ranks.sum_(torch.tensor([own], dtype=torch.float64)))
+        count = num_samples if self._exchanges_gradients else own
         self._flat.exchanged.zero_()
         sums, spread = torch.zeros(len(SUM_NAMES), dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-        num_envs = max(1, self._chunk_size // (rollout.n_steps + 1))
-        for start in range(0, rollout.num_envs, num_envs):
-            envs = slice(start, start + num_envs)
-            losses, targets, values = self._trajectory_losses(rollout, rewards, envs)
-            sums[:-1] += self._accumulate(losses, self._settings.batch_size)
-            spread += _spread(targets.returns, values)
-        sums[-1] = rewards.numel()
-        return Learnt(sums, spread, [self.apply_gradients()], self._settings.batch_size)
+        scaled = zip(rollouts, self._rewards(rollouts), strict=True)
+        for rollout in (replace(rollout, rewards=rewards) for rollout, rewards in scaled):
+            with torch.no_grad():
+                last_values = self.policy(rollout.last_observations).values
+            num_envs = max(1, self._chunk_size // rollout.n_steps)
+            for start in range(0, rollout.num_envs, num_envs):
+                losses, targets, values = self._trajectory_losses(rollout, last_values, slice(start, start + num_envs))
+                sums[:-1] += self._accumulate(losses, count)
+                spread += _spread(targets.returns, values)
+        sums[-1] = own
+        return Learnt(sums, spread, [self.apply_gradients()], num_samples)
 
-    def _trajectory_losses(self, rollout: Rollout, rewards: Tensor, envs: slice) -> tuple[LossSums, Targets, Tensor]:
+    def _trajectory_losses(
+        self, rollout: Rollout, last_values: Tensor, envs: slice
+    ) -> tuple[LossSums, Targets, Tensor]:
         """Of the trajectories [T, n] of some environments; their targets, and the values that these correct."""
-        n_steps, training = rollout.n_steps, self._training
-        observations = torch.cat([rollout.observations[:, envs].flatten(0, 1), rollout.last_observations[envs]])
-        output = self.policy(observations)
-        logits, values = (part.unflatten(0, (n_steps + 1, -1)) for part in output)
-        actions, dones = rollout.actions[:, envs], rollout.dones[:, envs]
-        with torch.no_grad():
-            log_probs = torch.log_softmax(logits[:-1], -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-            next_values = torch.where(dones, rollout.next_values[:, envs], values[1:])
-            coefficients = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
-            log_ratios = log_probs - rollout.log_probs[:, envs]
-            targets = vtrace(rewards[:, envs], values[:-1], next_values, dones, log_ratios, coefficients)
-        columns = (actions, rollout.log_probs[:, envs], rollout.values[:, envs], *targets)
+        training = self._training
+        output = self.policy(rollout.observations[:, envs].flatten(0, 1))
+        logits, values = (part.detach().unflatten(0, (rollout.n_steps, -1)) for part in output)
+        actions, dones, log_probs = (column[:, envs] for column in (rollout.actions, rollout.dones, rollout.log_probs))
+        log_ratios = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1) - log_probs
+        following = torch.cat([values[1:], last_values[envs].unsqueeze(0)])
+        next_values = torch.where(dones, rollout.next_values[:, envs], following)
+        coefficients = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
+        targets = vtrace(rollout.rewards[:, envs], values, next_values, dones, log_ratios, coefficients)
+        columns = (actions, log_probs, rollout.values[:, envs], *targets)
         samples = Samples(*(column.flatten() for column in columns))
-        losses = self._algorithm.loss(PolicyOutput(logits[:-1].flatten(0, 1), values[:-1].flatten()), samples, training)
-        return losses, targets, values[:-1].detach()
+        return self._algorithm.loss(output, samples, training), targets, values
 
     def _learn_epoch(
         self, rollout: Rollout, samples: Samples, minibatches: list[Minibatch], grad_norms: list[float]

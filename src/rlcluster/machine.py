@@ -11,8 +11,9 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlcluster.console import warn
 
@@ -67,17 +68,31 @@ def core_order() -> list[int]:
     return sorted(_affinity(), key=lambda core: (_first_sibling(core) != core, core))
 
 
+def own_cores() -> list[int]:
+    """The cores that this process is tied to, in `core_order`; none where the system cannot tie it."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    own = os.sched_getaffinity(0)
+    return [core for core in core_order() if core in own]
+
+
+def pin_to(cores: Sequence[int]) -> None:
+    """Ties this process to these cores: those of `own_cores`, or some of them; none leave it as it is."""
+    global _affinity_given  # noqa: PLW0603 - the process has one affinity, and what it was before is lost otherwise
+    if cores:
+        _affinity_given = _affinity_given or frozenset(core_order())
+        os.sched_setaffinity(0, cores)
+
+
 def pin(rank: int, num_workers: int, num_threads: int) -> None:
     """Ties this process to its share of the cores, if together the workers claim all physical ones: another run beside
     a smaller one would be tied to the same cores. Does nothing where there are too few, or on other systems.
     """
-    global _affinity_given  # noqa: PLW0603 - the process has one affinity, and what it was before is lost otherwise
     order, num_cores, num_physical = core_order(), num_workers * num_threads, default_workers()
     if num_cores > num_physical:  # then a worker has both threads of its cores
         order = sorted(order, key=lambda core: (_first_sibling(core), core))
     if num_physical <= num_cores <= len(order):
-        _affinity_given = frozenset(order)
-        os.sched_setaffinity(0, order[rank * num_threads : (rank + 1) * num_threads])
+        pin_to(order[rank * num_threads : (rank + 1) * num_threads])
 
 
 def _first_sibling(core: int) -> int:
@@ -108,6 +123,18 @@ def limit_threads(num_threads: int) -> None:
                 f"torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
                 f"num_threads={num_threads} was set; call train() earlier in the process"
             )
+
+
+class Memory(NamedTuple):
+    """Resident memory, in GB."""
+
+    memory_gb: float  # now
+    peak_memory_gb: float  # so far
+
+
+def memory() -> Memory:
+    """Of this process."""
+    return Memory(memory_gb(), peak_memory_gb())
 
 
 def memory_gb() -> float:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.shared_memory import map_file, reserve
+from rlcluster.shared_memory import SharedFile, map_file
 
 ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
+PER_ENVIRONMENT = ("last_observations", "envs", "versions")  # [N, ...]; the other columns are [T, N, ...]
 
 
 class Column(NamedTuple):
@@ -56,6 +57,8 @@ class RolloutShape(NamedTuple):
             "rewards": number,
             "dones": Column(steps, torch.bool),
             "last_observations": Column((self.num_envs, *image), pixel),
+            "envs": Column((self.num_envs,), torch.int64),
+            "versions": Column((self.num_envs,), torch.int64),
         }
 
     @property
@@ -76,6 +79,8 @@ class Rollout:
     rewards: Tensor  # [T, N] raw
     dones: Tensor  # [T, N] bool, terminated or truncated
     last_observations: Tensor  # [N, ...] of the state after the last step, in which the next rollout begins
+    envs: Tensor  # [N] int64, the numbers of the environments
+    versions: Tensor  # [N] int64, how many updates the policy that acted had seen
 
     @property
     def n_steps(self) -> int:
@@ -87,8 +92,22 @@ class Rollout:
 
     def first(self, n_steps: int) -> Rollout:
         """The first steps, as views."""
-        columns = {field.name: getattr(self, field.name)[:n_steps] for field in fields(self)}
-        return Rollout(**{**columns, "last_observations": self.last_observations})
+        return Rollout(
+            **{name: column if name in PER_ENVIRONMENT else column[:n_steps] for name, column in self.columns().items()}
+        )
+
+    def of(self, envs: range) -> Rollout:
+        """The trajectories of those of `envs` that are in it, as copies."""
+        chosen = ((self.envs >= envs.start) & (self.envs < envs.stop)).nonzero().squeeze(-1)
+        return Rollout(
+            **{
+                name: column.index_select(0 if name in PER_ENVIRONMENT else 1, chosen)
+                for name, column in self.columns().items()
+            }
+        )
+
+    def columns(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def allocate(cls, n_steps: int, num_envs: int, spec: EnvironmentSpec) -> Rollout:
@@ -97,7 +116,7 @@ class Rollout:
 
 
 class Slots:
-    """Rollouts that several processes share, without a copy, in a file that `reserve_slots` has made."""
+    """Rollouts that several processes share, without a copy, in a `slots_file`."""
 
     def __init__(self, path: Path, shape: RolloutShape, num_slots: int) -> None:
         whole = map_file(path, num_slots * shape.space)
@@ -110,8 +129,8 @@ class Slots:
         return self._rollouts[slot]
 
 
-def reserve_slots(shape: RolloutShape, num_slots: int, folder: Path | None = None) -> Path:
-    return reserve(num_slots * shape.space, folder)
+def slots_file(shape: RolloutShape, num_slots: int, folder: Path | None = None) -> SharedFile:
+    return SharedFile(num_slots * shape.space, folder)
 
 
 def _rollout_in(memory: Tensor, shape: RolloutShape) -> Rollout:

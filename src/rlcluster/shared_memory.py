@@ -1,13 +1,16 @@
 """Memory that several processes have mapped: a file in shared memory, or in a folder of the user's choice where that is
-too small. Once all have opened it, its name is removed: the space is free again when the last of them has ended,
-however it ended.
+too small. It has no name that could be left behind: its space is free again when the last process has ended, however
+it ended.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,30 +20,50 @@ from rlcluster.errors import EXIT_STORAGE, UserError
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def reserve(num_bytes: int, folder: Path | None = None) -> Path:
-    """A new file of this size, all zeros. The space is reserved: a write into a file system that is full would end the
-    process without a word.
+class SharedFile:
+    """A new file, all zeros, to be mapped by processes that this one starts while it is open.
+
+    Its space is reserved: a write into a file system that is full would end the process without a word.
     """
-    place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
-    try:
-        file, name = tempfile.mkstemp(prefix="rlcluster-", dir=place)
-    except OSError as error:
-        raise UserError(f"{place}: {error.strerror}; choose another folder for the rollouts", EXIT_STORAGE) from None
-    try:
-        os.posix_fallocate(file, 0, num_bytes)
-    except OSError:
-        Path(name).unlink()
-        free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
-        raise UserError(
-            f"{place} has {free / 1e6:,.0f} MB free, but {num_bytes / 1e6:,.0f} MB are needed; use fewer environments "
-            "or steps, or another folder for the rollouts",
-            EXIT_STORAGE,
-        ) from None
-    finally:
-        os.close(file)
-    return Path(name)
+
+    def __init__(self, num_bytes: int, folder: Path | None = None) -> None:
+        place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
+        try:
+            self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=place)
+        except OSError as error:
+            raise UserError(
+                f"{place}: {error.strerror}; choose another folder for the rollouts", EXIT_STORAGE
+            ) from None
+        self.path = Path(name)
+        if sys.platform == "linux":
+            self.path.unlink()
+            self.path = Path(f"/proc/{os.getpid()}/fd/{self._file}")
+        try:
+            os.posix_fallocate(self._file, 0, num_bytes)
+        except OSError:
+            self.close()
+            free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+            raise UserError(
+                f"{place} has {free / 1e6:,.0f} MB free, but {num_bytes / 1e6:,.0f} MB are needed; use fewer "
+                "environments or steps, or another folder for the rollouts",
+                EXIT_STORAGE,
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """When all have mapped it."""
+        if sys.platform != "linux":
+            self.path.unlink()
+        os.close(self._file)
 
 
 def map_file(path: Path, num_bytes: int) -> Tensor:
-    """The bytes of a reserved file: what one process writes into them, the others see."""
+    """The bytes of a SharedFile: what one process writes into them, the others see."""
     return torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)

@@ -1,8 +1,10 @@
-"""The learner's parameters for actors in other processes: two copies and two numbers, no lock.
+"""Parameters that several processes use without a lock: IMPALA's, which one learner writes and actors read, and A3C's,
+which all workers change.
 
-The learner says which version it begins, writes it into copy (version mod 2), and then announces it. An actor takes the
-announced copy and looks again: if a version two further on has been begun meanwhile, its copy was being overwritten,
-and it takes the new one. So nobody waits for anybody, and nobody acts with half of one version and half of another.
+SharedParameters are two copies and two numbers. The learner says which version it begins, writes it into copy (version
+mod 2), and then announces it. An actor takes the announced copy and looks again: if a version two further on has been
+begun meanwhile, its copy was being overwritten, and it takes the new one. So nobody waits for anybody, and nobody acts
+with half of one version and half of another.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rlcluster.shared_memory import map_file, reserve
+from rlcluster.shared_memory import SharedFile, map_file
 
 HEADER_BYTES = 64  # a cache line: begun, announced
 
 
-def reserve_parameters(size: int) -> Path:
-    """A file for `size` parameters."""
-    return reserve(_num_bytes(size))
+def parameters_file(size: int) -> SharedFile:
+    """For `size` parameters."""
+    return SharedFile(_num_bytes(size))
 
 
 class SharedParameters:
@@ -36,21 +38,45 @@ class SharedParameters:
         """The newest whole one; 0 before the first."""
         return int(self._announced)
 
-    def publish(self, parameters: Tensor) -> int:
-        """The learner's next version; returns its number."""
-        version = self.version + 1
+    def publish(self, parameters: Tensor, version: int) -> None:
+        """The learner's next version, one more than the last (or any number, before an actor takes one)."""
         self._begun.fill_(version)
         self._copies[version % 2].copy_(parameters)
         self._announced.fill_(version)
-        return version
 
-    def take(self, parameters: Tensor) -> int:
-        """Copies the newest version into `parameters`; returns its number."""
+    def take(self, parameters: Tensor, version: int | None = None) -> int:
+        """Copies a version into `parameters`, the newest if none is named; returns its number. A named one must be the
+        newest or the one before it, and stay so meanwhile.
+        """
         while True:
-            version = self.version
-            parameters.copy_(self._copies[version % 2])
-            if int(self._begun) < version + 2:
-                return version
+            taken = self.version if version is None else version
+            parameters.copy_(self._copies[taken % 2])
+            if int(self._begun) < taken + 2:
+                return taken
+            if version is not None:
+                raise ValueError(f"version {version} is gone: {int(self._begun)} has been begun")
+
+
+class SharedTraining:
+    """The parameters and RMSProp's statistics that the workers of A3C change together, and who has made how many steps.
+
+    Steps are neither locked nor atomic (Hogwild, arXiv 1106.5730): two at once may lose part of one.
+    """
+
+    def __init__(self, path: Path, size: int, num_workers: int) -> None:
+        header = _whole_lines(num_workers * torch.int64.itemsize)
+        memory = map_file(path, header + 2 * size * torch.float32.itemsize)
+        self.steps = memory[:header].view(torch.int64)[:num_workers]  # of each worker
+        self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
+
+
+def training_file(size: int, num_workers: int) -> SharedFile:
+    header = _whole_lines(num_workers * torch.int64.itemsize)
+    return SharedFile(header + 2 * size * torch.float32.itemsize)
+
+
+def _whole_lines(num_bytes: int) -> int:
+    return -(-num_bytes // HEADER_BYTES) * HEADER_BYTES
 
 
 def _num_bytes(size: int) -> int:

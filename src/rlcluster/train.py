@@ -18,7 +18,7 @@ from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
 from rlcluster.errors import UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
-from rlcluster.loops import loop_for, refuse_empty_cell
+from rlcluster.loops import loop_for
 
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
@@ -36,7 +36,6 @@ class TrainingResult(NamedTuple):
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
     """One run from its settings to its summary; raises a UserError for what the user can mend."""
-    refuse_empty_cell(settings.algorithm, settings.mode)
     place = launched()
     if settings.mode == "distributed" and place is not None:
         return _train_on_launched_rank(settings, resume, place)
@@ -56,9 +55,12 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
             f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
             "WORLD_SIZE: torchrun, for example; leave it out to train on this machine alone"
         )
-    chosen = settings.num_workers or min(machine.default_workers(), settings.env.num_envs)
-    settings = _with_workers(settings, chosen)
-    _warn_of_too_many_threads(settings, chosen)
+    if settings.num_ranks is None:
+        settings = _with_workers(settings, min(machine.default_workers(), settings.env.num_envs))
+    elif settings.num_workers is not None:
+        settings = _with_workers(settings, settings.num_workers)
+    assert settings.num_ranks is not None
+    _warn_of_too_many_threads(settings, settings.num_ranks)
     return _train_on_local_ranks(settings, resume)
 
 
@@ -101,10 +103,13 @@ def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequ
     """
     from rlcluster.workers import run_ranks
 
-    assert settings.num_workers is not None
+    assert settings.num_ranks is not None
     with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
         arguments = settings.model_dump_json(), resume, restarts, str(Path(folder, "rendezvous"))
-        result: TrainingResult = run_ranks(settings.num_workers, _train_on_spawned_rank, arguments, stop)[0]
+        timeout_seconds = settings.parallel.timeout_seconds
+        result: TrainingResult = run_ranks(
+            settings.num_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
+        )[0]
     return result
 
 
@@ -121,8 +126,8 @@ def _train_on_spawned_rank(
     rank: int, stop: StopRequest, settings_json: str, resume: bool, restarts: int, rendezvous: str
 ) -> TrainingResult:
     settings = Settings.model_validate_json(settings_json)
-    assert settings.num_workers is not None
-    world_size = settings.num_workers
+    assert settings.num_ranks is not None
+    world_size = settings.num_ranks
     os.environ[INTERFACE_VARIABLE] = LOOPBACK
     place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
     return _join_and_train(settings, resume, place, stop, rendezvous)
@@ -162,9 +167,9 @@ def _join_and_train(
     if settings.parallel.pin_workers:
         machine.pin(place.local_rank, place.local_world_size, num_threads)
     machine.limit_threads(num_threads)
-    from rlcluster.collectives import join_group
+    from rlcluster.collectives import Ranks, join_group
 
-    ranks = join_group(place, settings.parallel.timeout_seconds, rendezvous)
+    ranks = Ranks() if place.world_size == 1 else join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
     machine.limit_threads(machine.num_threads(settings.hardware.num_threads, place.local_world_size))

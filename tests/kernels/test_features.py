@@ -291,7 +291,7 @@ def twenty_losses(kernels: str) -> list[float]:
     vector = environments.make(chosen.env, range(4))
     rollout = Actor(vector, 16, 0).collect(make_policy(chosen.policy, vector.spec, 0, "torch"), 0)
     learner = Learner(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks())
-    return [learner.learn(rollout, 0.0).loss for _ in range(20)]
+    return [learner.learn([rollout], 0.0).loss for _ in range(20)]
 
 
 def test_twenty_updates_of_ppo_agree_with_torch() -> None:

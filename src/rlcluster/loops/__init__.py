@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
-from rlcluster.errors import UserError
-
 if TYPE_CHECKING:
     from rlcluster.collectives import Ranks
     from rlcluster.config import Settings
@@ -23,6 +21,11 @@ LOOPS: dict[tuple[str, str], str] = {
     ("a2c", "parallel"): "synchronous",
     ("a2c", "distributed"): "synchronous",
     ("impala", "sequential"): "synchronous",  # the actor has just the parameters of the learner: no lag
+    ("impala", "parallel"): "actor_learner",
+    ("impala", "distributed"): "actor_learner",  # on each rank
+    ("a3c", "sequential"): "synchronous",  # one worker: A2C
+    ("a3c", "parallel"): "hogwild",
+    ("a3c", "distributed"): "hogwild",  # on each rank; their parameters are averaged
 }
 
 
@@ -31,13 +34,6 @@ class Loop(Protocol):
         self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter
     ) -> bool:
         """Trains until the budget is spent (True) or a stop is requested (False)."""
-
-
-def refuse_empty_cell(algorithm: str, mode: str) -> None:
-    """Raises a UserError for a cell of the table that is empty."""
-    if (algorithm, mode) not in LOOPS:
-        available = ", ".join(m for a, m in LOOPS if a == algorithm)
-        raise UserError(f"--mode {mode}: not available for {algorithm} in this version; use {available}")
 
 
 def loop_for(algorithm: str, mode: str) -> Loop:

@@ -1,254 +1,75 @@
-"""Collect, learn, repeat: PPO and A2C, one loop over ranks. With one rank every exchange is the identity."""
+"""Collect, learn, repeat: PPO, A2C, and IMPALA without lag; each rank plays its environments itself."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-
-from rlcluster import environments, machine
-from rlcluster.actor import Actor
-from rlcluster.clock import Budget, Stopwatch
+from rlcluster import actor, machine
+from rlcluster.actor import make_actor
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
-from rlcluster.console import Reporter, say, warn
-from rlcluster.episodes import EpisodeHistory, EpisodeSummary
-from rlcluster.errors import EXIT_RUN_FAILED, UserError
-from rlcluster.interruption import StopRequest
-from rlcluster.learner import Learner, LearnReport
+from rlcluster.learner import Learner
+from rlcluster.loops import training
+from rlcluster.loops.training import Updated
+from rlcluster.machine import Memory
 from rlcluster.policy import make_policy
-from rlcluster.rollout import Rollout, RolloutShape, Slots, reserve_slots
-from rlcluster.run_directory import RunDirectory, SilentRun
+from rlcluster.rollout import Rollout, RolloutShape, Slots, slots_file
 from rlcluster.stragglers import Race
 
-FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
+class Synchronous:
+    """An actor and a learner that take turns."""
 
-def run(settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter) -> bool:
-    """Trains until the budget is spent (True) or a stop is requested (False); saves and writes the summary."""
-    training = SynchronousTraining(settings, ranks, run, stop)
-    try:
-        with reporter:
-            while not training.is_over():
-                reporter.update(training.update(), training.progress())
-                training.save_if_due()
-        return training.finish()
-    finally:
-        training.close()
-
-
-class Agreement(NamedTuple):
-    """What all ranks know alike after an update, though each has a clock and a memory of its own."""
-
-    seconds: float  # by the clock of rank 0
-    stops: float  # ranks that have been asked to stop
-    memory_gb: float  # of all ranks together
-    peak_memory_gb: float
-
-
-class SynchronousTraining:
-    """The parts of one run on one rank, and what one update does with them."""
-
-    def __init__(self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest) -> None:
-        self._settings, self._ranks, self._run, self._stop = settings, ranks, run, stop
-        self._timer = ranks.timer
+    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+        self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
         share = ranks.share_of(settings.env.num_envs)
-        self._environments = environments.make(
-            settings.env,
-            share,
-            position=_first_position(run.restored),
-            num_threads=machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size),
-        )
-        self._actor = Actor(self._environments, settings.training.n_steps, settings.env.seed)
-        self._rollout = self._mapped_rollout()
-        policy = make_policy(settings.policy, self._environments.spec, settings.env.seed, settings.hardware.kernels)
-        self._learner = Learner(settings, policy, share, ranks)
-        self._episodes = EpisodeHistory()
-        self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
-        self._recent_steps: deque[int] = deque(maxlen=FINAL_FPS_UPDATES)
-        self._budget = Budget(settings.training)
-        self._peak_memory_before = 0.0
-        seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
-        self._stopwatch = Stopwatch(seconds_before)
-        self._agreed = self._agree()
-        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
-        if run.restored is None and ranks.place.max_restarts > 0:
-            self._save()  # so that there is always something to go on from
+        num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
+        own = actor.share(restored["actor"], share) if restored is not None else None
+        self._actor = make_actor(settings, share, own, num_threads)
+        spec = self._actor.environments.spec
+        self._rollout = self._mapped_rollout(RolloutShape(settings.training.n_steps, len(share), spec))
+        policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        self.learner = Learner(settings, policy, share, ranks)
+        if restored is not None:
+            self.learner.restore(restored["learner"])
+            if restored["actor"]["simulators"] is None:
+                self.learner.normalizer.forget_episodes()
 
-    def progress(self) -> float:
-        """Share of the budget that is spent, the same on all ranks."""
-        return self._budget.progress(self._learner.steps_global, self._agreed.seconds, self._learner.updates)
-
-    def is_over(self) -> bool:
-        """True when the budget is spent, or a stop is asked for on any rank and all hold the same parameters."""
-        return self.progress() >= 1 or (self._agreed.stops > 0 and self._learner.is_synchronised)
-
-    def update(self) -> dict[str, Any]:
-        """One rollout and one learning phase; returns the record that goes to the log."""
-        self._timer.reset()
-        start = time.perf_counter()
-        progress = self.progress()
-        steps_before = self._learner.steps_global
+    def update(self, progress: float) -> Updated:
+        updates = self.learner.updates
         with self._timer("rollout"):
-            rollout = self._actor.collect(
-                self._learner.policy, self._learner.updates, self._rule_for_stragglers(), self._rollout
-            )
+            rollout = self._actor.collect(self.learner.policy, updates, self._rule_for_stragglers(), self._rollout)
         with self._timer("learn"):
-            report = self._learner.learn(rollout, progress)
-        episodes = self._episodes.add(self._ranks.gather_rows(self._actor.finished_episodes()))
-        self._refuse_disagreement()
-        self._agreed = self._agree()
-        steps = self._learner.steps_global - steps_before
-        record = self._record(report, episodes, time.perf_counter() - start, steps)
-        self._run.log(record)
-        if self._ranks.world_size > 1:
-            updates_to_come = self._settings.parallel.sync_updates + 1
-            self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
-        return record
+            report = self.learner.learn([rollout], progress)
+        return Updated(report, self._actor.finished_episodes(), {})
 
-    def save_if_due(self) -> None:
-        output = self._settings.output
-        if output.checkpoint_updates is not None:
-            due = self._learner.updates - self._saved_updates >= output.checkpoint_updates
-        else:
-            due = self._agreed.seconds - self._saved_seconds >= output.checkpoint_seconds
-        if due and self._learner.is_synchronised:
-            self._save()
+    def synchronise(self) -> None:
+        self.learner.synchronise()
 
-    def finish(self) -> bool:
-        """The last checkpoint and the summary; True, and the checkpoint is the final one, if the budget is spent."""
-        is_finished = self.progress() >= 1
-        self._learner.synchronise()
-        self._save(final=is_finished)
-        self._run.write_summary(self._summary())
-        return is_finished
+    def memory(self) -> Memory:
+        return machine.memory()
+
+    def state(self) -> dict[str, Any]:
+        return {"actor": actor.gather(self._actor.state(), self._ranks)}
 
     def close(self) -> None:
-        self._environments.close()
+        self._actor.environments.close()
 
-    def _save(self, final: bool = False) -> None:
-        content = {
-            "settings": self._settings.to_yaml(),
-            "learner": self._learner.state(),
-            "actor": self._actor.state(self._ranks),
-            "episodes": self._episodes.state(),
-            "elapsed_seconds": self._stopwatch.seconds(),
-            "recent_seconds": list(self._recent_seconds),
-            "recent_steps": list(self._recent_steps),
-            "peak_memory_gb": self._agreed.peak_memory_gb,
-        }
-        self._run.save(content, final)
-        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
-
-    def _refuse_disagreement(self) -> None:
-        is_to_be_equal = self._ranks.world_size > 1 and self._learner.is_synchronised
-        if is_to_be_equal and not self._learner.ranks_agree():
-            raise UserError(
-                f"update {self._learner.updates}: the ranks no longer hold the same parameters; stopped. Continue from "
-                "the last checkpoint with --resume, and please report this",
-                EXIT_RUN_FAILED,
-            )
-
-    def _restore(self, content: dict[str, Any]) -> float:
-        """Continues from a checkpoint; returns the seconds that the run took until then."""
-        self._learner.restore(content["learner"])
-        self._episodes.restore(content["episodes"])
-        self._recent_seconds.extend(content["recent_seconds"])
-        self._recent_steps.extend(content["recent_steps"])
-        self._peak_memory_before = content["peak_memory_gb"]
-        is_first = self._ranks.rank == 0
-        if is_first:
-            say(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
-        if not self._actor.restore(content["actor"]):
-            self._learner.forget_episodes()
-        if content["actor"]["simulators"] is None and is_first:
-            warn(
-                f"{self._settings.env.name} cannot save its state: new episodes begin, and the result will differ "
-                "from that of an uninterrupted run"
-            )
-        return float(content["elapsed_seconds"])
-
-    def _agree(self) -> Agreement:
-        """One small exchange. The peak of the memory is over the whole run, the parts before a resumption included."""
-        own = Agreement(
-            seconds=self._stopwatch.seconds() if self._ranks.rank == 0 else 0.0,
-            stops=float(self._stop.requested),
-            memory_gb=machine.memory_gb(),
-            peak_memory_gb=machine.peak_memory_gb(),
-        )
-        agreed = Agreement(*self._ranks.sum_(torch.tensor(own, dtype=torch.float64)).tolist())
-        return agreed._replace(peak_memory_gb=max(agreed.peak_memory_gb, self._peak_memory_before))
-
-    def _mapped_rollout(self) -> Rollout | None:
-        """On a file that has no name any more: nothing is left of it, however this process ends. None: in memory."""
+    def _mapped_rollout(self, shape: RolloutShape) -> Rollout | None:
+        """On a file in the user's folder; None: in memory."""
         folder = self._settings.hardware.rollout_dir
         if folder is None:
             return None
-        environments = self._environments
-        shape = RolloutShape(self._settings.training.n_steps, environments.num_envs, environments.spec)
-        path = reserve_slots(shape, 1, Path(folder))
-        try:
-            return Slots(path, shape, 1)[0]
-        finally:
-            path.unlink()
+        with slots_file(shape, 1, Path(folder)) as file:
+            return Slots(file.path, shape, 1)[0]
 
     def _rule_for_stragglers(self) -> Callable[[int], bool] | None:
         if not self._settings.parallel.preempt_stragglers:
             return None
-        return Race(self._ranks, self._settings.training.n_steps, self._learner.updates).is_over
-
-    def _record(self, report: LearnReport, episodes: EpisodeSummary, t_iter: float, steps: int) -> dict[str, Any]:
-        self._recent_seconds.append(t_iter)
-        self._recent_steps.append(steps)
-        return {
-            "update": self._learner.updates,
-            "steps_global": self._learner.steps_global,
-            "world_size": self._ranks.world_size,
-            "fps": steps / t_iter,
-            "t_iter": t_iter,
-            "t_rollout": self._timer.seconds("rollout"),
-            "t_learn": self._timer.seconds("learn"),
-            "t_sync": self._timer.seconds("sync"),
-            **report._asdict(),
-            **episodes._asdict(),
-            "episode_reward_recent": self._episodes.recent_reward(),
-            "episode_reward_recent_std": self._episodes.recent_std(),
-            "memory_gb": self._agreed.memory_gb,
-            "peak_memory_gb": self._agreed.peak_memory_gb,
-            "elapsed_seconds": self._agreed.seconds,
-        }
-
-    def _summary(self) -> dict[str, Any]:
-        steps, seconds = self._learner.steps_global, self._stopwatch.seconds()
-        recent = sum(self._recent_seconds)
-        return {
-            "algorithm": self._settings.algorithm,
-            "mode": self._settings.mode,
-            "env": self._settings.env.name,
-            "network": self._learner.policy.network,
-            "kernels": self._learner.policy.kernels,
-            "num_envs": self._settings.env.num_envs,
-            "world_size": self._ranks.world_size,
-            "num_threads": machine.num_threads(self._settings.hardware.num_threads, self._ranks.place.local_world_size),
-            "duration_seconds": seconds,
-            "total_timesteps": steps,
-            "total_updates": self._learner.updates,
-            "average_fps": steps / seconds,
-            "final_fps": sum(self._recent_steps) / recent if recent else None,
-            "initial_reward": self._episodes.initial_reward,
-            "final_reward": self._episodes.recent_reward(),
-            "best_reward": self._episodes.best_reward,
-            "peak_memory_gb": self._agreed.peak_memory_gb,
-            "timesteps_per_hour": steps / seconds * 3600,
-        }
+        return Race(self._ranks, self._settings.training.n_steps, self.learner.updates).is_over
 
 
-def _first_position(restored: dict[str, Any] | None) -> int:
-    """Where the simulators' streams begin: elsewhere after a resumption that cannot restore their state."""
-    if restored is None or restored["actor"]["simulators"] is not None:
-        return 0
-    return int(restored["learner"]["updates"])
+run = partial(training.run, Synchronous)

@@ -1,0 +1,103 @@
+"""How the cores of a machine, and the environments, are shared out between actors and the learner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rlcluster import machine
+from rlcluster.config import Settings
+from rlcluster.interruption import StopRequest
+from rlcluster.workers import POLL_SECONDS, Crew
+
+SHARED_EFFICIENCY = 0.95  # of cores that actors and learner take turns on: they push each other out of the caches
+MEASURED_ENVIRONMENTS = 16
+
+
+class Rates(NamedTuple):
+    """What one core does in a second."""
+
+    act: float  # environment steps
+    learn: float  # samples
+
+
+class Split(NamedTuple):
+    num_actors: int
+    learner_threads: int
+    cores: Sequence[int]  # the learner's first, then one for each actor; empty: they share all cores
+
+    def actor_cores(self) -> list[Sequence[int]]:
+        return [self.cores[k : k + 1] for k in range(self.learner_threads, self.learner_threads + self.num_actors)]
+
+    def learner_cores(self) -> Sequence[int]:
+        return self.cores[: self.learner_threads]
+
+
+class Candidate(NamedTuple):
+    rate: float  # samples per second that it should reach
+    num_actors: int
+    learner_threads: int
+
+
+def deal(envs: range, parts: int) -> list[range]:
+    """Contiguous, and as even as possible."""
+    return [envs[k * len(envs) // parts : (k + 1) * len(envs) // parts] for k in range(parts)]
+
+
+def choose(
+    cores: int, rates: Rates, most_actors: int, num_actors: int | None = None, learner_threads: int | None = None
+) -> Candidate:
+    """Actors and threads of the learner, where they are not given: those with the highest rate.
+
+    Apart: A actors and L threads with a core each reach min(A act, L learn). Together, on all cores: whoever has work
+    takes a core, so the cores' whole time is used, at some cost for taking turns.
+    """
+    threads = learner_threads or cores
+    together = min(SHARED_EFFICIENCY * cores / (1 / rates.act + 1 / rates.learn), threads * rates.learn)
+    enough = num_actors or min(most_actors, math.ceil(together / rates.act))
+    candidates = [Candidate(min(together, enough * rates.act), enough, threads)]
+    for actors in [num_actors] if num_actors else range(1, min(most_actors, cores - 1) + 1):
+        threads = learner_threads or cores - actors
+        if threads > 0 and actors + threads <= cores:
+            candidates.append(Candidate(min(actors * rates.act, threads * rates.learn), actors, threads))
+    return max(candidates, key=lambda candidate: (candidate.rate, -candidate.num_actors))
+
+
+def split_cores(settings: Settings, num_envs: int, local_world_size: int) -> Split:
+    """For a rank with this many environments; measures the rates first unless all is given."""
+    cores = max(1, machine.default_workers() // local_world_size)
+    actors, threads = settings.crew_size, settings.hardware.num_threads
+    if actors is None or threads is None:
+        _, actors, threads = choose(cores, measure(settings, num_envs), num_envs, actors, threads)
+    own = machine.own_cores()
+    is_apart = settings.parallel.pin_workers and actors + threads == cores <= len(own)
+    return Split(actors, threads, own[:cores] if is_apart else [])
+
+
+def measure(settings: Settings, num_envs: int) -> Rates:
+    """In a process of its own: the environments that it tries leave nothing behind here."""
+    env = settings.env.model_copy(update={"num_envs": min(num_envs, MEASURED_ENVIRONMENTS)})
+    hardware = settings.hardware.model_copy(update={"num_threads": 1})
+    tried = settings.model_copy(update={"env": env, "hardware": hardware})
+    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement") as crew:
+        while not crew.is_done:
+            crew.wait(POLL_SECONDS)
+        rates: Rates = crew.results[0]
+    return rates
+
+
+def _measure(number: int, stop: StopRequest, settings_json: str) -> Rates:
+    del number, stop
+    machine.limit_threads(1)
+    from rlcluster.collectives import Ranks
+    from rlcluster.loops.synchronous import Synchronous
+
+    settings, ranks = Settings.model_validate_json(settings_json), Ranks()
+    engine = Synchronous(settings, ranks, None)
+    for _ in range(2):  # the first one warms up
+        ranks.timer.reset()
+        engine.update(0.0)
+    engine.close()
+    steps = settings.rollout_size
+    return Rates(steps / ranks.timer.seconds("rollout"), steps / ranks.timer.seconds("learn"))

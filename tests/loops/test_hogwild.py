@@ -1,0 +1,63 @@
+"""A3C: one worker is A2C, several share their parameters, and a run goes on after an interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import CARTPOLE, COINRUN, command, flags, metrics, start, train
+
+OPTIONS = {**CARTPOLE, "--n-steps": 5, "--mode": "parallel", "--num-workers": 2, "--total-updates": 60}
+FIGURES = {"staleness_mean", "staleness_max"}
+
+
+def succeed(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> list[dict[str, Any]]:
+    result = train(algorithm, run, options, *more)
+    assert result.returncode == 0, result.stderr
+    return metrics(run)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "coinrun"])
+def test_one_worker_is_a2c_with_the_same_settings(name: str, tmp_path: Path) -> None:
+    base = {**(COINRUN if name == "coinrun" else CARTPOLE), "--n-steps": 5, "--total-updates": 6}
+    a2c = succeed("a2c", tmp_path / "a2c", base)
+    ours = succeed("a3c", tmp_path / "a3c", {**base, "--mode": "parallel", "--num-workers": 1})
+    for record, expected in zip(ours, a2c, strict=True):
+        for field in expected:
+            assert record[field] == expected[field], (record["update"], field)
+    assert {record["staleness_max"] for record in ours} == {0}
+
+
+def test_workers_step_the_same_parameters_and_their_staleness_is_logged(tmp_path: Path) -> None:
+    records = succeed("a3c", tmp_path / "run", OPTIONS)
+    assert records[0].keys() >= FIGURES
+    assert [record["update"] for record in records] == list(range(1, 61))
+    assert records[-1]["steps_global"] >= 60 * 4 * 5
+    assert any(record["staleness_max"] > 0 for record in records)
+    assert all(0 <= record["staleness_mean"] <= record["staleness_max"] for record in records)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_worker_resumes_exactly(tmp_path: Path) -> None:
+    base = {**OPTIONS, "--num-workers": 1}
+    whole = succeed("a3c", tmp_path / "whole", {**base, "--total-updates": 9})
+    succeed("a3c", tmp_path / "run", {**base, "--total-updates": 5})
+    assert succeed("a3c", tmp_path / "run", {"--total-updates": 9}, "--resume") == whole
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_its_counters_and_another_number_of_workers(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = {**OPTIONS, "--total-updates": 100_000}
+    process = start(run, command("train", "a3c", "--output-dir", run, *flags(options)), "checkpoints/*_step_*.pt")
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    done = metrics(run)[-1]
+    records = succeed("a3c", run, {"--total-updates": done["update"] + 5, "--num-workers": 3}, "--resume")
+    assert [record["update"] for record in records] == list(range(1, done["update"] + 6))
+    assert records[-1]["steps_global"] > done["steps_global"]
