@@ -9,8 +9,9 @@ SCALE := runs/scale_$(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed evaluate scale \
-	tensorboard bench-peers bench-network bench-modes clean
+.PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed train-impala \
+	train-impala-timed train-impala-parallel train-impala-parallel-timed train-a3c evaluate scale tensorboard stress \
+	bench-peers bench-network bench-modes clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -44,6 +45,21 @@ train-parallel: $(INSTALLED)  ## parallel PPO, a worker for each core
 train-parallel-timed: $(INSTALLED)  ## parallel PPO for one hour
 	$(RLCLUSTER) train ppo --config configs/ppo_parallel.yaml --duration 1.0 $(ARGS)
 
+train-impala: $(INSTALLED)  ## sequential IMPALA
+	$(RLCLUSTER) train impala --config configs/impala_sequential.yaml $(ARGS)
+
+train-impala-timed: $(INSTALLED)  ## sequential IMPALA for half an hour
+	$(RLCLUSTER) train impala --config configs/impala_sequential.yaml --duration 0.5 $(ARGS)
+
+train-impala-parallel: $(INSTALLED)  ## parallel IMPALA: actors and a learner
+	$(RLCLUSTER) train impala --config configs/impala_parallel.yaml $(ARGS)
+
+train-impala-parallel-timed: $(INSTALLED)  ## parallel IMPALA for half an hour
+	$(RLCLUSTER) train impala --config configs/impala_parallel.yaml --duration 0.5 $(ARGS)
+
+train-a3c: $(INSTALLED)  ## A3C, a worker for each core
+	$(RLCLUSTER) train a3c --config configs/a3c_parallel.yaml $(ARGS)
+
 evaluate: $(INSTALLED)  ## evaluate the latest run
 	$(RLCLUSTER) evaluate $(ARGS)
 
@@ -55,11 +71,11 @@ tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
 	$(BIN)/tensorboard --logdir runs
 
 test: $(INSTALLED) lint types  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m slow
 
 check: $(INSTALLED) lint types  ## lint, format, types and the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -76,6 +92,9 @@ bench-network: $(INSTALLED)  ## samples per second of each network
 
 bench-modes: $(INSTALLED)  ## parallel beside sequential training, in one run
 	$(BIN)/python benchmarks/modes.py $(ARGS)
+
+stress: $(INSTALLED)  ## kill actors and learners at random moments, 20 times
+	$(BIN)/python benchmarks/stress.py $(ARGS)
 
 clean:  ## remove environments and caches; runs/ stays
 	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

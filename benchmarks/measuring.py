@@ -23,6 +23,7 @@ class Turn(NamedTuple):
 
     fps: float
     sync_share: float  # of the time of its updates
+    idle_share: float  # of the learner's time, waiting for actors; 0 where it plays itself
     peak_memory_gb: float
     others: float  # cores that other processes kept busy; should be 0.0
 
@@ -64,8 +65,10 @@ class PausedRun:
         seconds = self._seconds_since_record + recorded_at - start
         self._seconds_since_record = time.perf_counter() - recorded_at
         steps = self._records[-1]["steps_global"] - (before[-1]["steps_global"] if before else 0)
-        sync = sum(record["t_sync"] for record in self._records[len(before) :])
-        return Turn(steps / seconds, sync / seconds, self._records[-1]["peak_memory_gb"], max(0.0, others))
+        new = self._records[len(before) :]
+        sync = sum(record["t_sync"] for record in new)
+        idle = sum(record.get("learner_idle", 0.0) for record in new) / len(new)
+        return Turn(steps / seconds, sync / seconds, idle, new[-1]["peak_memory_gb"], max(0.0, others))
 
     def _seconds_of_others(self) -> float:
         """CPU seconds that this machine has spent so far, less those of this run's processes."""
