@@ -20,7 +20,10 @@ TEXT_SETTINGS = {
     *("env.name", "cluster.master_addr", "hardware.rollout_dir"),
     *("output.output_dir", "output.checkpoint_dir", "output.log_dir"),
 }
-OTHERS_SETTINGS = {"rmsprop_decay": "a2c", "rmsprop_epsilon": "a2c", "rho_bar": "impala", "c_bar": "impala"}
+OTHERS_SETTINGS = {
+    **dict.fromkeys(("rmsprop_decay", "rmsprop_epsilon"), "a2c"),
+    **dict.fromkeys(("rho_bar", "c_bar", "deterministic", "slots_per_actor", "workers_per_rank"), "impala"),
+}
 
 
 class Outcome(NamedTuple):

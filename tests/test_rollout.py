@@ -66,14 +66,16 @@ def test_without_space_both_numbers_are_named_and_nothing_is_left(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shared_memory.os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"MB free, but 0 MB are needed") as error:
+    with pytest.raises(
+        UserError, match=r"No space left on device: [\d,]+ MB free, 0 MB needed; .*--rollout-dir"
+    ) as error:
         slots_file(SHAPE, 2, tmp_path)
     assert error.value.exit_code == 74
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere: No such file or directory"):
+    with pytest.raises(UserError, match=r"hardware.rollout_dir=.*nowhere: No such file or directory; .*--rollout-dir"):
         slots_file(SHAPE, 2, tmp_path / "nowhere")
 
 

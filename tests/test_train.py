@@ -29,7 +29,7 @@ FIELDS = {
     *("episode_reward_mean", "episode_reward_std", "episode_count", "episode_length_mean"),
 }
 SUMMARY = [
-    *("algorithm", "mode", "env", "network", "kernels", "num_envs", "world_size", "num_threads"),
+    *("algorithm", "mode", "env", "network", "kernels", "num_envs", "world_size", "num_workers", "num_threads"),
     *("duration_seconds", "total_timesteps", "total_updates", "average_fps", "final_fps"),
     *("initial_reward", "final_reward", "best_reward", "peak_memory_gb", "timesteps_per_hour"),
 ]

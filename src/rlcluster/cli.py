@@ -18,6 +18,7 @@ from rlcluster.config import (
     ALGORITHM_DEFAULTS,
     ALGORITHM_NAMES,
     CONFIG_FILE,
+    LEADS_WORKERS,
     MODE_NAMES,
     SettingField,
     Settings,
@@ -114,6 +115,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         for section, key in (("parallel", "num_workers"), ("parallel", "max_restarts"), ("cluster", "num_workers")):
             base.get(section, {}).pop(key, None)
     old = load_settings(base=base)
+    if options.mode not in (None, old.mode) and old.algorithm in LEADS_WORKERS:
+        base.get("parallel", {}).pop("num_workers", None)  # there it is ranks, here a rank's own workers
     if options.algorithm not in (None, old.algorithm):
         raise UserError(
             f"--resume: {folder} is a run of {old.algorithm}, not of {options.algorithm}; leave {options.algorithm} out"

@@ -187,7 +187,7 @@ class ParallelSettings(Section):
         None, description="worker processes (impala: actors); null: for each physical core (impala: as measured)"
     )
     workers_per_rank: Count | None = Field(
-        None, description="distributed impala and a3c: actors or workers of each rank; null: as num_workers"
+        None, description="distributed impala and a3c: actors or workers of each rank; null: chosen for the machine"
     )
     num_envs_per_worker: Count | None = Field(None, description="environments of each worker, instead of num_envs")
     pin_workers: bool = Field(True, description="tie each worker to its cores, where the system can")
@@ -206,7 +206,7 @@ class ParallelSettings(Section):
         False, description="impala: exactly one update of lag, so that the same seed gives the same run"
     )
     slots_per_actor: Annotated[Count, Field(ge=2)] = Field(
-        2, description="impala: rollouts that an actor may be ahead; more smooth the flow and add lag"
+        2, description="impala: rollouts that an actor may be ahead; the lag stays within twice as many updates"
     )
 
 
@@ -327,7 +327,8 @@ class Settings(Section):
         if USES_MINIBATCHES[self.algorithm]:
             data["training"].update(batch_size=self.batch_size, n_minibatches=None)
         for key in UNUSED[self.algorithm]:
-            del data["training"][key]
+            section, name = key.split(".")
+            del data[section][name]
         return data
 
     def to_yaml(self) -> str:
@@ -340,13 +341,19 @@ CORRECTS_LAG = ("impala",)  # by V-trace, with the values of the policy that lea
 USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False, "a3c": False}
 
 # Settings that an algorithm does not read: giving one is an error, for a switch must do something.
-_ONLY_PPO = ("batch_size", "n_minibatches", "n_epochs", "clip_range", "clip_value_range", "target_kl", "adam_epsilon")
-_ONLY_VTRACE = ("rho_bar", "c_bar")
+_ONLY_PPO = (
+    *("training.batch_size", "training.n_minibatches", "training.n_epochs", "training.clip_range"),
+    *("training.clip_value_range", "training.target_kl", "training.adam_epsilon"),
+)
+_ONLY_IMPALA = ("training.rho_bar", "training.c_bar", "parallel.deterministic", "parallel.slots_per_actor")
 UNUSED: dict[str, tuple[str, ...]] = {
-    "ppo": ("rmsprop_decay", "rmsprop_epsilon", *_ONLY_VTRACE),
-    "a2c": (*_ONLY_PPO, *_ONLY_VTRACE),
-    "a3c": (*_ONLY_PPO, *_ONLY_VTRACE),
-    "impala": (*_ONLY_PPO, "normalize_advantages"),
+    "ppo": ("training.rmsprop_decay", "training.rmsprop_epsilon", *_ONLY_IMPALA, "parallel.workers_per_rank"),
+    "a2c": (*_ONLY_PPO, *_ONLY_IMPALA, "parallel.workers_per_rank"),
+    "a3c": (
+        *(*_ONLY_PPO, *_ONLY_IMPALA),
+        *("parallel.preempt_stragglers", "parallel.sync_strategy", "parallel.wire_dtype"),
+    ),
+    "impala": (*_ONLY_PPO, "training.normalize_advantages", "parallel.preempt_stragglers"),
 }
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual

@@ -172,6 +172,9 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     each = settings.parallel.num_envs_per_worker
     if settings.mode == "sequential" or each is None:
         return settings, list(_combination_problems(settings))
+    if settings.crew_size is None and settings.algorithm == "impala" and settings.mode == "parallel":
+        message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
+        return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
     place = launched() if settings.mode == "distributed" else None
     num_workers = settings.num_workers or (place.world_size if place else machine.default_workers())
     if is_total_given and settings.env.num_envs != num_workers * each:
@@ -232,11 +235,19 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             f"parallel.wire_dtype={parallel.wire_dtype} is for gradients, but parallel.sync_strategy=parameters; "
             "leave one of them out",
         )
-    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1:
+    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1 and settings.algorithm != "a3c":
         yield Problem(
             frozenset({"parallel.sync_strategy", "parallel.sync_updates"}),
             f"parallel.sync_updates={parallel.sync_updates} needs parallel.sync_strategy=parameters; gradients are "
             "exchanged at every step of the optimiser",
+        )
+    is_asynchronous = settings.algorithm == "impala" and settings.mode != "sequential"
+    if is_asynchronous and parallel.deterministic and None in (settings.crew_size, settings.hardware.num_threads):
+        name = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
+        yield Problem(
+            frozenset({"parallel.deterministic", f"parallel.{name}", "hardware.num_threads"}),
+            f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: measured numbers may differ "
+            "from run to run",
         )
     keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
     if not USES_MINIBATCHES[settings.algorithm]:
@@ -272,17 +283,15 @@ def _nearest(choices: list[int], wanted: int) -> str:
 
 
 def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Problem]:
-    training = given.get("training")
-    if not isinstance(training, Mapping) or algorithm not in UNUSED:
-        return []
-    return [
-        Problem(
-            frozenset({f"training.{key}"}),
-            f"training.{key}={training[key]} has no effect with {algorithm}; remove it",
-        )
-        for key in UNUSED[str(algorithm)]
-        if key in training
-    ]
+    problems = []
+    for key in UNUSED.get(str(algorithm), ()):
+        section, name = key.split(".")
+        values = given.get(section)
+        if isinstance(values, Mapping) and name in values:
+            problems.append(
+                Problem(frozenset({key}), f"{key}={values[name]} has no effect with {algorithm}; remove it")
+            )
+    return problems
 
 
 def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:

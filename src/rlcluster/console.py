@@ -146,6 +146,11 @@ def update_line(record: dict[str, Any]) -> str:
     return f"{position} | FPS: {record['fps']:.0f} | Reward: {reward_text}"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def clock_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -133,6 +133,14 @@ def slots_file(shape: RolloutShape, num_slots: int, folder: Path | None = None) 
     return SharedFile(num_slots * shape.space, folder)
 
 
+def mapped_rollout(shape: RolloutShape, folder: str | None) -> Rollout | None:
+    """One on a file in the user's folder; None if there is no such folder: it is to be in memory."""
+    if folder is None:
+        return None
+    with slots_file(shape, 1, Path(folder)) as file:
+        return Slots(file.path, shape, 1)[0]
+
+
 def _rollout_in(memory: Tensor, shape: RolloutShape) -> Rollout:
     """A rollout whose tensors are parts of `memory`."""
     tensors, start = {}, 0

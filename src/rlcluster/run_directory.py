@@ -119,7 +119,8 @@ class RunDirectory:
         failed_rank = error.failed_rank if isinstance(error, RankError) else None
         self._state = self._state._replace(failed_rank=failed_rank)
         with contextlib.suppress(UserError):  # a disk that is full is already on its way to the user
-            self.conclude("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+            lines = str(error).splitlines() or [type(error).__name__]
+            self.conclude("failed", getattr(error, "reason", lines[0]))
 
     def _sync_metrics(self) -> None:
         try:

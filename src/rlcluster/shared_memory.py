@@ -27,25 +27,28 @@ class SharedFile:
     """
 
     def __init__(self, num_bytes: int, folder: Path | None = None) -> None:
+        name_of_place = "shared memory" if folder is None else f"hardware.rollout_dir={folder}"
+        remedy = "give another folder for the rollouts with --rollout-dir"
         place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         try:
             self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=place)
         except OSError as error:
-            raise UserError(
-                f"{place}: {error.strerror}; choose another folder for the rollouts", EXIT_STORAGE
-            ) from None
+            raise UserError(f"{name_of_place}: {error.strerror}; {remedy}", EXIT_STORAGE) from None
         self.path = Path(name)
         if sys.platform == "linux":
             self.path.unlink()
             self.path = Path(f"/proc/{os.getpid()}/fd/{self._file}")
         try:
-            os.posix_fallocate(self._file, 0, num_bytes)
-        except OSError:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file, 0, num_bytes)
+            else:  # macOS
+                os.ftruncate(self._file, num_bytes)
+        except OSError as error:
             self.close()
             free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
             raise UserError(
-                f"{place} has {free / 1e6:,.0f} MB free, but {num_bytes / 1e6:,.0f} MB are needed; use fewer "
-                "environments or steps, or another folder for the rollouts",
+                f"{name_of_place} ({place}): {error.strerror}: {free / 1e6:,.0f} MB free, {num_bytes / 1e6:,.0f} MB "
+                f"needed; use fewer environments or steps, or {remedy}",
                 EXIT_STORAGE,
             ) from None
 

@@ -4,7 +4,7 @@ which all workers change.
 SharedParameters are two copies and two numbers. The learner says which version it begins, writes it into copy (version
 mod 2), and then announces it. An actor takes the announced copy and looks again: if a version two further on has been
 begun meanwhile, its copy was being overwritten, and it takes the new one. So nobody waits for anybody, and nobody acts
-with half of one version and half of another.
+with half of one version and half of another. This relies on processors that show stores in their order (x86).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlcluster import machine
-from rlcluster.config import Settings
+from rlcluster.config import LEADS_WORKERS, Settings
 from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
 from rlcluster.errors import UserError
 from rlcluster.interruption import StopRequest
@@ -60,7 +60,8 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
     elif settings.num_workers is not None:
         settings = _with_workers(settings, settings.num_workers)
     assert settings.num_ranks is not None
-    _warn_of_too_many_threads(settings, settings.num_ranks)
+    learning = settings.num_workers if settings.algorithm == "a3c" else settings.num_ranks
+    _warn_of_too_many_threads(settings, learning or settings.num_ranks)
     return _train_on_local_ranks(settings, resume)
 
 
@@ -188,6 +189,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
+    _refuse_before_the_run_exists(settings, len(ranks.share_of(settings.env.num_envs)))
     with _open_run(settings, resume, ranks) as run:
         if ranks.rank == 0:
             num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
@@ -205,6 +207,17 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
             run.conclude("preempted", signal.Signals(signal_number).name)
     summary = json.loads((run.path / SUMMARY_FILE).read_text()) if ranks.rank == 0 else {}
     return TrainingResult(run.path, summary, None if is_finished else signal_number)
+
+
+def _refuse_before_the_run_exists(settings: Settings, num_envs: int) -> None:
+    """What a loop would refuse, on a rank with this many environments."""
+    from rlcluster.loops.split import refuse_idle_workers
+
+    if settings.algorithm in LEADS_WORKERS and settings.mode != "sequential":
+        refuse_idle_workers(settings, num_envs)
+    folder = settings.hardware.rollout_dir
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"hardware.rollout_dir={folder} is no folder that can be written to; make it first")
 
 
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:

@@ -46,6 +46,7 @@ class Outcome(NamedTuple):
     error: str = ""
     exit_code: int = EXIT_RUN_FAILED
     lost_rank: int | None = None
+    reason: str = ""  # in one line; empty: the first line of the error, of a traceback the last
 
 
 class RankFailedError(RankError):
@@ -54,8 +55,10 @@ class RankFailedError(RankError):
     def __init__(self, rank: int, outcome: Outcome, name: str = "rank") -> None:
         is_silent = outcome.end is End.LOST_OTHERS
         message = outcome.error if is_silent else f"{name} {rank} failed: {outcome.error}"
-        super().__init__(message, outcome.exit_code, outcome.lost_rank if is_silent else rank)
-        self.reason = outcome.error.strip().splitlines()[-1 if outcome.end is End.BUG else 0]  # in one line
+        own_rank = rank if name == "rank" else None  # a helper is no rank: its leader has failed
+        super().__init__(message, outcome.exit_code, outcome.lost_rank if is_silent else own_rank)
+        line = outcome.reason or outcome.error.strip().splitlines()[-1 if outcome.end is End.BUG else 0]
+        self.reason = line if name == "rank" else f"{name} {rank} failed: {line}"
         self.may_pass = outcome.end is not End.USER_ERROR
 
 
@@ -196,7 +199,9 @@ class Silence:
 
     def outcome(self) -> Outcome:
         """Of a process that has been silent for too long."""
-        silence = f"it did not answer for parallel.timeout_seconds={self._timeout_seconds:g}"
+        silence = (
+            f"it did not answer for parallel.timeout_seconds={self._timeout_seconds:g}; raise it if that is too short"
+        )
         return Outcome(End.DEATH, error=silence, exit_code=EXIT_TIMEOUT)
 
 
@@ -265,7 +270,7 @@ def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) 
         return Outcome(End.RESULT, result=target(rank, *arguments))
     except RankFailedError as error:  # one of a crew of its own
         end = End.DEATH if error.may_pass else End.USER_ERROR
-        return Outcome(end, error=str(error), exit_code=error.exit_code)
+        return Outcome(end, error=str(error), exit_code=error.exit_code, reason=error.reason)
     except RankError as error:
         return Outcome(End.LOST_OTHERS, error=str(error), exit_code=error.exit_code, lost_rank=error.failed_rank)
     except UserError as error:

@@ -71,13 +71,14 @@ def test_deterministic_runs_are_the_literal_loop_with_one_update_of_lag_and_repe
 def test_a_killed_deterministic_run_goes_on_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     """Rollouts that were played and not learnt yet are part of a checkpoint."""
     base = {**DETERMINISTIC, **(COINRUN if name == "coinrun" else CARTPOLE), "--checkpoint-updates": 3}
-    whole = succeed(tmp_path / "whole", {**base, "--total-updates": 9})
+    whole = succeed(tmp_path / "whole", {**base, "--total-updates": 100})
     run = tmp_path / "run"
     endless = {**base, "--total-updates": 100_000}
     process = start(run, command("train", "impala", "--output-dir", run, *flags(endless)), "checkpoints/*_step_*.pt")
     process.kill()
     process.communicate()
-    ours = succeed(run, {"--total-updates": 9}, "--resume") if len(metrics(run)) < 9 else metrics(run)[:9]
+    assert len(metrics(run)) < 100
+    ours = succeed(run, {"--total-updates": 100}, "--resume")
     for record, expected in zip(ours, whole, strict=True):
         for field in record.keys() - FIGURES:
             assert record[field] == expected[field], (record["update"], field)
@@ -92,6 +93,9 @@ def test_a_run_goes_on_with_another_number_of_actors_and_in_another_mode(tmp_pat
     assert_same_course(metrics(run), whole)
     records = succeed(run, {"--total-updates": 10, "--mode": "sequential"}, "--resume")
     assert [record["update"] for record in records] == [*range(1, 9), 9, 10]
+    assert records[-1]["steps_global"] == 10 * 4 * 32  # two of them are what the actors had left
+    ends = load_checkpoint(run / "checkpoints" / "impala_sequential_final.pt")["actor"]["rollouts"].tolist()
+    assert ends == [10] * 4
 
 
 @pytest.mark.slow
@@ -106,7 +110,7 @@ def test_the_lag_is_logged_and_bounded_by_the_slots_and_every_step_counts(tmp_pa
     records = succeed(run, {**OPTIONS, "--total-updates": 30})
     assert records[0].keys() >= FIGURES
     assert all(0 <= record["policy_lag_mean"] <= record["policy_lag_max"] for record in records)
-    assert max(record["policy_lag_max"] for record in records) >= 1
+    assert 1 <= max(record["policy_lag_max"] for record in records) <= 2 * 2  # twice the slots of an actor
     for name in ("slot_occupancy", "learner_idle", "actor_idle"):
         assert all(0 <= record[name] <= 1 for record in records), name
     assert records[-1]["steps_global"] == 30 * 4 * 32

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rlcluster.checkpoint import load_checkpoint
+
 from conftest import CARTPOLE, COINRUN, command, flags, metrics, start, train
 
 OPTIONS = {**CARTPOLE, "--n-steps": 5, "--mode": "parallel", "--num-workers": 2, "--total-updates": 60}
@@ -39,6 +41,26 @@ def test_workers_step_the_same_parameters_and_their_staleness_is_logged(tmp_path
     assert records[-1]["steps_global"] >= 60 * 4 * 5
     assert any(record["staleness_max"] > 0 for record in records)
     assert all(0 <= record["staleness_mean"] <= record["staleness_max"] for record in records)
+
+
+@pytest.mark.slow
+def test_ranks_average_their_parameters_every_few_updates_and_agree_then(tmp_path: Path) -> None:
+    """A run whose ranks differ after an average would say so and fail."""
+    run = tmp_path / "run"
+    more = {"--mode": "distributed", "--workers-per-rank": 1, "--sync-updates": 3, "--checkpoint-updates": 3}
+    records = succeed("a3c", run, {**OPTIONS, **more, "--total-updates": 7})
+    assert [record["update"] for record in records] == list(range(1, 8))
+    assert {record["world_size"] for record in records} == {2}
+    updates = [load_checkpoint(path)["learner"]["updates"] for path in run.glob("checkpoints/*_step_*.pt")]
+    assert sorted(updates) == [3, 6]  # checkpoints wait for an average
+
+
+@pytest.mark.slow
+def test_rollouts_on_a_file_give_the_same_result_and_leave_nothing(tmp_path: Path) -> None:
+    base = {**OPTIONS, "--num-workers": 1, "--total-updates": 5}
+    ours = succeed("a3c", tmp_path / "file", {**base, "--rollout-dir": tmp_path})
+    assert ours == succeed("a3c", tmp_path / "memory", base)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "memory"}
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlcluster.loops.split import Rates, Split, choose, deal
+from rlcluster.config_loading import load_settings
+from rlcluster.errors import UserError
+from rlcluster.loops.split import Rates, Split, choose, deal, refuse_idle_workers
 
 IMPALA = Rates(act=2000, learn=700)  # an actor's core feeds about three of the learner's
 
@@ -29,6 +31,17 @@ def test_what_is_given_stays() -> None:
 
 def test_there_are_never_more_actors_than_environments() -> None:
     assert choose(8, Rates(act=10, learn=1000), most_actors=2).num_actors == 2
+
+
+def test_more_workers_than_environments_are_refused_with_both_numbers() -> None:
+    settings = load_settings(
+        "impala",
+        "distributed",
+        flags={"env.name": "CartPole-v1", "env.num_envs": "8", "parallel.workers_per_rank": "5"},
+    )
+    with pytest.raises(UserError, match=r"parallel.workers_per_rank=5 but a rank has 4 of env.num_envs=8"):
+        refuse_idle_workers(settings, 4)
+    refuse_idle_workers(settings, 5)
 
 
 def test_environments_are_dealt_evenly_and_in_order() -> None:

@@ -1,58 +1,35 @@
 """IMPALA: actors keep acting while the learner learns; V-trace corrects the lag.
 
-An update takes ready rollouts until it has a trajectory for each environment of this rank, whichever actors they come
-from. Deterministic: exactly one from each actor, played with the parameters of one update ago; then the same seed gives
-the same run. Slots bound the lag: an actor waits when all of its slots hold rollouts that are not learnt yet.
+An update takes ready rollouts, the oldest first, until it has as many trajectories as this rank has environments.
+Deterministic: exactly one rollout from each actor, played with the parameters of one update ago; then the same seed
+gives the same run. Slots bound the lag: an actor waits when all of its slots hold rollouts that are not learnt yet, and
+the learner waits for an actor that is as many updates behind as it has slots.
 """
 
 from __future__ import annotations
 
-import io
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlcluster import actor, environments, machine
 from rlcluster.actor import ActorState
-from rlcluster.checkpoint import checkpoint_bytes, load_checkpoint
-from rlcluster.collectives import Ranks, to_tensor
+from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
-from rlcluster.console import say
+from rlcluster.console import counted, say
 from rlcluster.learner import Learner
-from rlcluster.loops import training
+from rlcluster.loops import pending, training
 from rlcluster.loops.actors import Actors
+from rlcluster.loops.pending import Ready, trajectories
 from rlcluster.loops.split import Split, split_cores
-from rlcluster.loops.training import Updated
+from rlcluster.loops.training import Updated, Workforce
 from rlcluster.machine import Memory
 from rlcluster.policy import make_policy
-from rlcluster.rollout import Rollout
 
-ROUNDS_AHEAD = 2  # deterministic: rollouts that are ordered of each environment and not learnt yet
-
-
-class Ready(NamedTuple):
-    """A rollout that is to be learnt."""
-
-    rollout: Rollout
-    episodes: Tensor  # [K, 4] of those that finished in it
-    place: tuple[int, int] | None = None  # its actor and slot; None: from a checkpoint
-
-    def to_bytes(self) -> bytes:
-        columns = {name: column.clone() for name, column in self.rollout.columns().items()}  # else all slots with it
-        return bytes(checkpoint_bytes({**columns, "episodes": self.episodes}))
-
-    @classmethod
-    def from_bytes(cls, content: bytes, envs: range) -> Ready:
-        """Its part of these environments."""
-        columns = load_checkpoint(Path("pending rollouts"), io.BytesIO(content))
-        episodes = columns.pop("episodes")
-        own = (episodes[:, 1] >= envs.start) & (episodes[:, 1] < envs.stop)
-        return cls(Rollout(**columns).of(envs), episodes[own])
+DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and not learnt yet
 
 
 class ActorLearner:
@@ -62,26 +39,28 @@ class ActorLearner:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
         self._envs = ranks.share_of(settings.env.num_envs)
         self._is_deterministic = settings.parallel.deterministic
+        split = split_cores(settings, len(self._envs), ranks.place.local_world_size)
+        self.workforce = Workforce(split.num_actors, split.learner_threads)
+        self._tell(split)
+        machine.pin_to(split.learner_cores())  # before the first threads of the learner
+        torch.set_num_threads(split.learner_threads)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         self.learner = Learner(settings, policy, self._envs, ranks)
         self._ready: deque[Ready] = deque()
         own = self._restore(restored) if restored is not None else None
-        split = split_cores(settings, len(self._envs), ranks.place.local_world_size)
-        self._tell(split)
         self._actors = Actors(settings, self._envs, spec, split, own, len(self.learner.parameters))
         self._free = [deque(range(self._actors.num_slots)) for _ in range(len(self._actors))]
+        self._ordered_at: dict[tuple[int, int], int] = {}  # actor and slot of an open order: the updates until then
         self._states: dict[int, ActorState] = {}
         self._busy_seconds, self._idle_seconds = 0.0, 0.0
-        machine.pin_to(split.learner_cores())
-        torch.set_num_threads(split.learner_threads)
         self._actors.publish(self.learner.parameters, self.learner.updates)
-        self._order(ROUNDS_AHEAD - _trajectories(self._ready) // len(self._envs))
+        self._order()
 
     def update(self, progress: float) -> Updated:
         with self._timer("rollout"):  # what it waits for them
             taken = self._take()
-        occupancy = (len(taken) + len(self._ready)) / (len(self._actors) * self._actors.num_slots)
+        occupancy = trajectories([*taken, *self._ready]) / (len(self._envs) * self._actors.num_slots)
         lags = self.learner.updates - torch.cat([ready.rollout.versions for ready in taken]).double()
         with self._timer("learn"):
             report = self.learner.learn([ready.rollout for ready in taken], progress)
@@ -90,9 +69,9 @@ class ActorLearner:
             if ready.place is not None:
                 number, slot = ready.place
                 self._free[number].append(slot)
-        self._order(1)
+        self._order()
         episodes = torch.cat([ready.episodes for ready in taken])
-        return Updated(report, episodes, self._figures(lags, min(1.0, occupancy)))
+        return Updated(report, episodes, self._figures(lags, occupancy))
 
     def synchronise(self) -> None:
         self.learner.synchronise()
@@ -107,10 +86,9 @@ class ActorLearner:
             self._receive()
         own = actor.join([self._states[number] for number in range(len(self._actors))])
         self._states.clear()
-        pending = [ready.to_bytes() for ready in self._ready]
         return {
             "actor": actor.gather(own, self._ranks),
-            "pending": [to_tensor(part) for part in self._ranks.gather_bytes(pending)],
+            "pending": pending.to_checkpoint(self._ready, self._ranks),
         }
 
     def close(self) -> None:
@@ -118,27 +96,38 @@ class ActorLearner:
 
     def _restore(self, content: dict[str, Any]) -> ActorState:
         self.learner.restore(content["learner"])
-        pending = [Ready.from_bytes(part.numpy().tobytes(), self._envs) for part in content.get("pending", [])]
-        self._ready.extend(ready for ready in pending if ready.rollout.num_envs)
+        self._ready = pending.from_checkpoint(content, self._envs)
         if content["actor"]["simulators"] is None:
             self.learner.normalizer.forget_episodes()
         return actor.share(content["actor"], self._envs)
 
     def _tell(self, split: Split) -> None:
         if self._ranks.rank == 0:
-            where = "on cores of their own" if split.cores else "sharing the cores"
-            say(f"each learner: {split.learner_threads} threads, {split.num_actors} actors, {where}")
+            where = "on cores of their own" if split.cores else "on the same cores"
+            threads, actors = counted(split.learner_threads, "thread"), counted(split.num_actors, "actor")
+            say(f"each learner has {threads} and {actors} {where}")
 
-    def _order(self, rounds: int) -> None:
-        """Rollouts into free slots: all of them, or, deterministic, so many from each actor with these parameters."""
-        for number, free in enumerate(self._free):
-            for _ in range(rounds if self._is_deterministic else len(free)):
-                self._actors.fill(number, free.popleft(), self.learner.updates if self._is_deterministic else None)
+    def _order(self) -> None:
+        """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is on its way;
+        those of a checkpoint count too. Deterministic: two of each environment, with the parameters of now.
+        """
+        rounds = DETERMINISTIC_ROUNDS if self._is_deterministic else self._actors.num_slots
+        room = rounds * len(self._envs) - trajectories(self._ready)
+        room -= sum(self._actors.size(number) for number, _ in self._ordered_at)
+        for _ in range(self._actors.num_slots):
+            for number, free in enumerate(self._free):
+                if free and self._actors.size(number) <= room:
+                    room -= self._actors.size(number)
+                    slot = free.popleft()
+                    self._ordered_at[number, slot] = self.learner.updates
+                    self._actors.fill(number, slot, self.learner.updates if self._is_deterministic else None)
 
     def _take(self) -> list[Ready]:
-        """The trajectories of one update: as many as this rank has environments."""
+        """The rollouts of one update."""
+        while not self._is_deterministic and self._somebody_is_late():
+            self._receive()
         taken: list[Ready] = []
-        while _trajectories(taken) < len(self._envs):
+        while trajectories(taken) < len(self._envs):
             place = self._next(turn=sum(ready.place is not None for ready in taken))
             if place is None:
                 self._receive()
@@ -146,6 +135,10 @@ class ActorLearner:
                 taken.append(self._ready[place])
                 del self._ready[place]
         return taken
+
+    def _somebody_is_late(self) -> bool:
+        oldest = min(self._ordered_at.values(), default=self.learner.updates)
+        return self.learner.updates - oldest >= self._actors.num_slots
 
     def _next(self, turn: int) -> int | None:
         """The oldest ready rollout; deterministic: of the actor whose turn it is, after those from a checkpoint."""
@@ -161,28 +154,24 @@ class ActorLearner:
                 continue
             self._busy_seconds += answer.busy_seconds
             self._idle_seconds += answer.idle_seconds
+            del self._ordered_at[number, answer.slot]
             rollout = self._actors.rollout(number, answer.slot)
             self._ready.append(Ready(rollout, torch.from_numpy(answer.episodes), (number, answer.slot)))
 
     def _figures(self, lags: Tensor, occupancy: float) -> dict[str, float]:
         """Means over all ranks, and the largest lag of all."""
-        seconds = self._busy_seconds + self._idle_seconds
-        own = [float(lags.mean()), occupancy, self._idle_seconds / seconds if seconds else 0.0]
+        waited, seconds = self._timer.seconds("rollout"), self._busy_seconds + self._idle_seconds
+        own = [
+            float(lags.mean()),
+            occupancy,
+            waited / (waited + self._timer.seconds("learn")),
+            self._idle_seconds / seconds if seconds else 0.0,
+        ]
         self._busy_seconds, self._idle_seconds = 0.0, 0.0
-        lag, occupancy, idle = (self._ranks.sum_(torch.tensor(own)) / self._ranks.world_size).tolist()
-        waited = self._timer.seconds("rollout")
+        means = self._ranks.sum_(torch.tensor(own, dtype=torch.float64)) / self._ranks.world_size
+        names = ("policy_lag_mean", "slot_occupancy", "learner_idle", "actor_idle")
         largest = float(self._ranks.largest_(lags.max().reshape(1)))
-        return {
-            "learner_idle": waited / (waited + self._timer.seconds("learn")),
-            "policy_lag_mean": lag,
-            "policy_lag_max": largest,
-            "slot_occupancy": occupancy,
-            "actor_idle": idle,
-        }
-
-
-def _trajectories(rollouts: Iterable[Ready]) -> int:
-    return sum(ready.rollout.num_envs for ready in rollouts)
+        return {**dict(zip(names, means.tolist(), strict=True)), "policy_lag_max": largest}
 
 
 run = partial(training.run, ActorLearner)

@@ -1,7 +1,4 @@
-"""What an actor's process does: it fills the slots that the learner names, with parameters from shared memory.
-
-torch is imported after the threads are limited.
-"""
+"""What an actor's process does: it fills the slots that the learner names, with parameters from shared memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Actors:
         num_parameters: int,
     ) -> None:
         self.num_slots = settings.parallel.slots_per_actor  # of each
-        shares = deal(envs, split.num_actors)
+        self._shares = shares = deal(envs, split.num_actors)
         shapes = [RolloutShape(settings.training.n_steps, len(share), spec) for share in shares]
         folder = Path(settings.hardware.rollout_dir) if settings.hardware.rollout_dir is not None else None
         with ExitStack() as files:  # they have no names: open until all actors have mapped them
@@ -53,6 +53,10 @@ class Actors:
 
     def __len__(self) -> int:
         return len(self._helpers)
+
+    def size(self, actor: int) -> int:
+        """How many environments it plays."""
+        return len(self._shares[actor])
 
     def publish(self, parameters: Tensor, version: int) -> None:
         self._parameters.publish(parameters, version)

@@ -70,18 +70,20 @@ class Helpers:
             waiting = [pipe for pipe, number in self._pipes.items() if self._orders[number]]
             answers = []
             for pipe in self._crew.wait(POLL_SECONDS, waiting):
-                with suppress(EOFError):  # it has died: the next turn of this loop says how
+                with suppress(EOFError, OSError):  # it has died: the next turn of this loop says how
                     answers.append((self._pipes[pipe], pipe.recv()))
             for number, answer in answers:
                 self._orders[number] -= 1
                 self._silence.end(number)
                 self._memories[number] = answer.memory
                 self._pass_on(answer.signal_number)
-            if answers:
-                return [(number, answer.content) for number, answer in answers]
-            silent = self._silence.add(time.monotonic() - start, [self._pipes[pipe] for pipe in waiting])
+            heard = {number for number, _ in answers}
+            others = [number for number in map(self._pipes.__getitem__, waiting) if number not in heard]
+            silent = self._silence.add(time.monotonic() - start, others)
             if silent is not None:
                 raise RankFailedError(silent, self._silence.outcome(), self._name)
+            if answers:
+                return [(number, answer.content) for number, answer in answers]
 
     def memory(self) -> Memory:
         """Of all of them and of this process."""

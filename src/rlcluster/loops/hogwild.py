@@ -21,8 +21,8 @@ from rlcluster.learner import Learner, LearnReport
 from rlcluster.loops import training
 from rlcluster.loops.helpers import Helpers
 from rlcluster.loops.hogwild_process import Assignment, MakeUpdate, TellState, UpdateMade, WorkerState, work
-from rlcluster.loops.split import deal
-from rlcluster.loops.training import Updated
+from rlcluster.loops.split import cores_to_pin, deal, refuse_idle_workers
+from rlcluster.loops.training import Updated, Workforce
 from rlcluster.machine import Memory
 from rlcluster.policy import make_policy
 from rlcluster.shared_parameters import SharedTraining, training_file
@@ -35,7 +35,9 @@ class Hogwild:
         self._settings, self._ranks = settings, ranks
         envs = ranks.share_of(settings.env.num_envs)
         cores = max(1, machine.default_workers() // ranks.place.local_world_size)
-        size = min(settings.crew_size or cores, len(envs))
+        refuse_idle_workers(settings, len(envs))
+        size = settings.crew_size or min(cores, len(envs))
+        self.workforce = Workforce(size, settings.hardware.num_threads or 1)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         num_parameters = sum(tensor.numel() for tensor in policy.parameters())
@@ -48,6 +50,8 @@ class Hogwild:
             self.learner.push()
             if restored is not None:
                 self.learner.restore(restored["learner"])
+            is_pinned = settings.parallel.pin_workers and size == cores and self.workforce.num_threads == 1
+            pinned = cores_to_pin(cores, ranks.place.local_world_size) if is_pinned else []
             workers_of_all = int(ranks.sum_(torch.tensor([size])))
             assignments = [
                 Assignment(
@@ -56,7 +60,7 @@ class Hogwild:
                     restored=_share(restored, share, workers_of_all) if restored is not None else None,
                     training=file.path,
                     num_workers=size,
-                    cores=self._cores_for(number) if size == cores else [],
+                    cores=pinned[number : number + 1],
                 )
                 for number, share in enumerate(deal(envs, size))
             ]
@@ -67,7 +71,7 @@ class Hogwild:
         while len(self._made) < size:
             for number in range(size):
                 if not self._workers.is_busy(number):
-                    self._workers.send(number, MakeUpdate(progress))
+                    self._workers.send(number, MakeUpdate(progress, self.learner.updates))
             self._receive()
         made, self._made = self._made[:size], self._made[size:]
         self._count()
@@ -101,10 +105,6 @@ class Hogwild:
 
     def close(self) -> None:
         self._workers.close()
-
-    def _cores_for(self, number: int) -> list[int]:
-        is_pinned = self._settings.parallel.pin_workers and self._settings.hardware.num_threads in (None, 1)
-        return machine.own_cores()[number : number + 1] if is_pinned else []
 
     def _rest(self) -> None:
         """Until no worker has an order."""

@@ -1,7 +1,4 @@
-"""What a worker of A3C does: pull the shared parameters, play a rollout, step the shared parameters.
-
-torch is imported after the threads are limited.
-"""
+"""What a worker of A3C does: pull the shared parameters, play a rollout, step the shared parameters."""
 
 from __future__ import annotations
 
@@ -46,6 +43,7 @@ class MakeUpdate(NamedTuple):
     """An order: one rollout and one step."""
 
     progress: float  # share of the budget that is spent
+    updates: int  # of the run so far
 
 
 class TellState(NamedTuple):
@@ -74,6 +72,7 @@ def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> N
     from rlcluster.collectives import Ranks
     from rlcluster.learner import Learner
     from rlcluster.policy import make_policy
+    from rlcluster.rollout import RolloutShape, mapped_rollout
     from rlcluster.shared_parameters import SharedTraining
 
     restored, ranks = assignment.restored, Ranks()
@@ -81,6 +80,8 @@ def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> N
     policy = make_policy(settings.policy, actor.environments.spec, settings.env.seed, settings.hardware.kernels)
     size = sum(tensor.numel() for tensor in policy.parameters())
     shared = SharedTraining(assignment.training, size, assignment.num_workers)
+    shape = RolloutShape(settings.training.n_steps, len(assignment.envs), actor.environments.spec)
+    on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
     learner = Learner(settings, policy, assignment.envs, ranks, shared)
     if restored is not None:
         learner.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
@@ -92,10 +93,11 @@ def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> N
             kept = learner.normalizer.state()
             return WorkerState(actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
         ranks.timer.reset()
+        learner.updates = order.updates
         steps_before = int(shared.steps.sum())
         learner.pull()
         with ranks.timer("rollout"):
-            rollout = actor.collect(policy, steps_before)
+            rollout = actor.collect(policy, steps_before, into=on_file)
         with ranks.timer("learn"):
             report = learner.learn([rollout], order.progress)
         staleness = int(shared.steps.sum()) - steps_before

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from rlcluster import machine
 from rlcluster.config import Settings
+from rlcluster.errors import UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.workers import POLL_SECONDS, Crew
 
 SHARED_EFFICIENCY = 0.95  # of cores that actors and learner take turns on: they push each other out of the caches
 MEASURED_ENVIRONMENTS = 16
+MEASURED_STEPS = 32
 
 
 class Rates(NamedTuple):
@@ -66,21 +68,41 @@ def choose(
 
 def split_cores(settings: Settings, num_envs: int, local_world_size: int) -> Split:
     """For a rank with this many environments; measures the rates first unless all is given."""
+    refuse_idle_workers(settings, num_envs)
     cores = max(1, machine.default_workers() // local_world_size)
     actors, threads = settings.crew_size, settings.hardware.num_threads
     if actors is None or threads is None:
         _, actors, threads = choose(cores, measure(settings, num_envs), num_envs, actors, threads)
+    is_apart = settings.parallel.pin_workers and actors + threads == cores
+    return Split(actors, threads, cores_to_pin(cores, local_world_size) if is_apart else [])
+
+
+def cores_to_pin(cores: int, local_world_size: int) -> list[int]:
+    """So many cores that are this rank's alone; none where other ranks of the machine may be on the same ones."""
     own = machine.own_cores()
-    is_apart = settings.parallel.pin_workers and actors + threads == cores <= len(own)
-    return Split(actors, threads, own[:cores] if is_apart else [])
+    return own[:cores] if len(own) == cores or (local_world_size == 1 and len(own) > cores) else []
+
+
+def refuse_idle_workers(settings: Settings, num_envs: int) -> None:
+    """Raises a UserError if a rank with this many environments has more workers of its own."""
+    size = settings.crew_size
+    if size is not None and size > num_envs:
+        key = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
+        raise UserError(
+            f"parallel.{key}={size} but a rank has {num_envs} of env.num_envs={settings.env.num_envs}: every worker "
+            "needs an environment; use fewer workers or more environments"
+        )
 
 
 def measure(settings: Settings, num_envs: int) -> Rates:
     """In a process of its own: the environments that it tries leave nothing behind here."""
     env = settings.env.model_copy(update={"num_envs": min(num_envs, MEASURED_ENVIRONMENTS)})
+    steps = min(settings.training.n_steps, MEASURED_STEPS)
+    shortened = settings.training.model_copy(update={"n_steps": steps})
     hardware = settings.hardware.model_copy(update={"num_threads": 1})
-    tried = settings.model_copy(update={"env": env, "hardware": hardware})
-    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement") as crew:
+    tried = settings.model_copy(update={"env": env, "hardware": hardware, "training": shortened})
+    timeout_seconds = settings.parallel.timeout_seconds
+    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement", timeout_seconds) as crew:
         while not crew.is_done:
             crew.wait(POLL_SECONDS)
         rates: Rates = crew.results[0]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+import torch
 
 from rlcluster import actor, machine
 from rlcluster.actor import make_actor
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
 from rlcluster.learner import Learner
-from rlcluster.loops import training
-from rlcluster.loops.training import Updated
+from rlcluster.loops import pending, training
+from rlcluster.loops.pending import Ready, trajectories
+from rlcluster.loops.training import Updated, Workforce
 from rlcluster.machine import Memory
 from rlcluster.policy import make_policy
-from rlcluster.rollout import Rollout, RolloutShape, Slots, slots_file
+from rlcluster.rollout import RolloutShape, mapped_rollout
 from rlcluster.stragglers import Race
 
 
@@ -29,22 +31,24 @@ class Synchronous:
         num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
         own = actor.share(restored["actor"], share) if restored is not None else None
         self._actor = make_actor(settings, share, own, num_threads)
+        self.workforce = Workforce(1, num_threads)
         spec = self._actor.environments.spec
-        self._rollout = self._mapped_rollout(RolloutShape(settings.training.n_steps, len(share), spec))
+        shape = RolloutShape(settings.training.n_steps, len(share), spec)
+        self._rollout = mapped_rollout(shape, settings.hardware.rollout_dir)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         self.learner = Learner(settings, policy, share, ranks)
+        self._pending = pending.from_checkpoint(restored or {}, share)
         if restored is not None:
             self.learner.restore(restored["learner"])
             if restored["actor"]["simulators"] is None:
                 self.learner.normalizer.forget_episodes()
 
     def update(self, progress: float) -> Updated:
-        updates = self.learner.updates
         with self._timer("rollout"):
-            rollout = self._actor.collect(self.learner.policy, updates, self._rule_for_stragglers(), self._rollout)
+            ready = self._take_pending() or [self._collect()]
         with self._timer("learn"):
-            report = self.learner.learn([rollout], progress)
-        return Updated(report, self._actor.finished_episodes(), {})
+            report = self.learner.learn([one.rollout for one in ready], progress)
+        return Updated(report, torch.cat([one.episodes for one in ready]), {})
 
     def synchronise(self) -> None:
         self.learner.synchronise()
@@ -53,18 +57,23 @@ class Synchronous:
         return machine.memory()
 
     def state(self) -> dict[str, Any]:
-        return {"actor": actor.gather(self._actor.state(), self._ranks)}
+        kept = {"pending": pending.to_checkpoint(self._pending, self._ranks)} if self._pending else {}
+        return {"actor": actor.gather(self._actor.state(), self._ranks), **kept}
 
     def close(self) -> None:
         self._actor.environments.close()
 
-    def _mapped_rollout(self, shape: RolloutShape) -> Rollout | None:
-        """On a file in the user's folder; None: in memory."""
-        folder = self._settings.hardware.rollout_dir
-        if folder is None:
-            return None
-        with slots_file(shape, 1, Path(folder)) as file:
-            return Slots(file.path, shape, 1)[0]
+    def _collect(self) -> Ready:
+        policy, updates = self.learner.policy, self.learner.updates
+        rollout = self._actor.collect(policy, updates, self._rule_for_stragglers(), self._rollout)
+        return Ready(rollout, self._actor.finished_episodes())
+
+    def _take_pending(self) -> list[Ready]:
+        """What actors of an earlier part of this run have played and nobody has learnt: one update's worth of it."""
+        taken: list[Ready] = []
+        while self._pending and trajectories(taken) < self._actor.environments.num_envs:
+            taken.append(self._pending.popleft())
+        return taken
 
     def _rule_for_stragglers(self) -> Callable[[int], bool] | None:
         if not self._settings.parallel.preempt_stragglers:

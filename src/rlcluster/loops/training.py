@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlcluster import machine
 from rlcluster.clock import Budget, Stopwatch
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings
@@ -36,12 +35,23 @@ class Updated(NamedTuple):
     figures: dict[str, float]  # further fields of the log
 
 
+class Workforce(NamedTuple):
+    """What works on one rank."""
+
+    num_workers: int  # processes that act
+    num_threads: int  # of a process that learns
+
+
 class Engine(Protocol):
     """What acts and learns on one rank. It restores itself from the checkpoint of the run, if there is one."""
 
     @property
     def learner(self) -> Learner:
         """It counts the updates and steps, and holds the parameters."""
+
+    @property
+    def workforce(self) -> Workforce:
+        """What works on this rank."""
 
     def update(self, progress: float) -> Updated:
         """Acts and learns; `progress` is the share of the budget that is spent."""
@@ -129,7 +139,7 @@ class Training:
         steps = self._learner.steps_global - steps_before
         record = self._record(updated, episodes, time.perf_counter() - start, steps)
         self._run.log(record)
-        if self._ranks.world_size > 1:
+        if self._settings.mode != "sequential":  # others take part, and may hang
             updates_to_come = self._settings.parallel.sync_updates + 1
             self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
         return record
@@ -233,7 +243,8 @@ class Training:
             "kernels": self._learner.policy.kernels,
             "num_envs": self._settings.env.num_envs,
             "world_size": self._ranks.world_size,
-            "num_threads": machine.num_threads(self._settings.hardware.num_threads, self._ranks.place.local_world_size),
+            "num_workers": int(self._ranks.sum_(torch.tensor([self._engine.workforce.num_workers]))),
+            "num_threads": self._engine.workforce.num_threads,
             "duration_seconds": seconds,
             "total_timesteps": steps,
             "total_updates": self._learner.updates,

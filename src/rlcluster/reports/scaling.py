@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from rlcluster import environments, machine, policy
 from rlcluster.atomic_file import write_atomically
-from rlcluster.config import BUDGETS, USES_MINIBATCHES, Settings
+from rlcluster.config import BUDGETS, LEADS_WORKERS, USES_MINIBATCHES, Settings
 from rlcluster.config_loading import load_settings
-from rlcluster.console import clock_text, say
+from rlcluster.console import clock_text, counted, say
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.reports.scaling_output import table_text, write_plots, write_runs, write_summary
@@ -86,6 +86,8 @@ def plan(request: ScaleRequest) -> list[Case]:
     """The cases, smallest world size first; raises a UserError for whatever can be refused before the first run."""
     flags = _common_flags(request)
     base = load_settings(request.algorithm, MODE, request.config, flags)
+    if base.algorithm in LEADS_WORKERS:
+        raise UserError(f"scale {base.algorithm}: its workers are not equal ranks; scale ppo or a2c")
     if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
         flags["hardware.num_threads"] = "1"
     _refuse_too_many_workers(request, base.env.num_envs)
@@ -165,7 +167,7 @@ def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) ->
         if stop.requested:
             break
         kind = f" ({case.scaling})" if len(request.scalings) > 1 else ""
-        workers = f"{case.world_size} worker{'s' if case.world_size > 1 else ''}"
+        workers = counted(case.world_size, "worker")
         say(f"run {len(rows) + 1} of {len(order)}: {workers}{kind}, repeat {repeat} ...", end=" ")
         rows.append(_run(request, case, repeat, stop))
         seconds = (time.perf_counter() - start) / len(rows) * (len(order) - len(rows))
