@@ -104,8 +104,9 @@ def test_rollouts_on_a_mapped_file_change_nothing_and_leave_nothing(tmp_path: Pa
     assert not list((tmp_path / "large_disk").iterdir())
     refused = train("ppo", tmp_path / "refused", {**options, "--rollout-dir": tmp_path / "nowhere"})
     assert refused.returncode == 74
-    assert "nowhere: No such file or directory; choose another folder for the rollouts" in refused.stderr
+    assert "nowhere is no folder that can be written to; make it first" in refused.stderr
     assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.slow

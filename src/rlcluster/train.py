@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster import machine
 from rlcluster.config import LEADS_WORKERS, Settings
 from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
-from rlcluster.errors import UserError
+from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
 from rlcluster.loops import loop_for
@@ -217,7 +217,9 @@ def _refuse_before_the_run_exists(settings: Settings, num_envs: int) -> None:
         refuse_idle_workers(settings, num_envs)
     folder = settings.hardware.rollout_dir
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"hardware.rollout_dir={folder} is no folder that can be written to; make it first")
+        raise UserError(
+            f"hardware.rollout_dir={folder} is no folder that can be written to; make it first", EXIT_STORAGE
+        )
 
 
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
