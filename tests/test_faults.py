@@ -77,7 +77,7 @@ def test_a_process_that_hangs_is_named_after_the_time_out(algorithm: str, victim
     assert (state.state, state.failed_rank) == ("failed", 1 if victim == "rank 1" else 0)
 
 
-@pytest.mark.parametrize(("algorithm", "victim"), VICTIMS[1:])
+@pytest.mark.parametrize(("algorithm", "victim"), [("ppo", "rank 1"), ("impala", "actor 0"), ("a3c", "rank 0")])
 def test_a_run_with_restarts_goes_on_from_its_last_checkpoint(algorithm: str, victim: str, tmp_path: Path) -> None:
     run, updates = tmp_path / "run", 100
     process, members = begin(algorithm, run, max_restarts=1, total_updates=updates)

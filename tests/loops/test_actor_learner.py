@@ -71,14 +71,15 @@ def test_deterministic_runs_are_the_literal_loop_with_one_update_of_lag_and_repe
 def test_a_killed_deterministic_run_goes_on_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     """Rollouts that were played and not learnt yet are part of a checkpoint."""
     base = {**DETERMINISTIC, **(COINRUN if name == "coinrun" else CARTPOLE), "--checkpoint-updates": 3}
-    whole = succeed(tmp_path / "whole", {**base, "--total-updates": 100})
+    updates = 60 if name == "coinrun" else 150
+    whole = succeed(tmp_path / "whole", {**base, "--total-updates": updates})
     run = tmp_path / "run"
     endless = {**base, "--total-updates": 100_000}
     process = start(run, command("train", "impala", "--output-dir", run, *flags(endless)), "checkpoints/*_step_*.pt")
     process.kill()
     process.communicate()
-    assert len(metrics(run)) < 100
-    ours = succeed(run, {"--total-updates": 100}, "--resume")
+    assert len(metrics(run)) < updates
+    ours = succeed(run, {"--total-updates": updates}, "--resume")
     for record, expected in zip(ours, whole, strict=True):
         for field in record.keys() - FIGURES:
             assert record[field] == expected[field], (record["update"], field)
