@@ -5,6 +5,7 @@ A dead rank ends the run within seconds, with its number and its traceback. A pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import multiprocessing
@@ -250,7 +251,8 @@ def _member_main(
     with StopRequest(is_patient=True) as stop:  # to the very end: a late signal must not spoil the outcome
         outcome = _outcome(target, number, (stop, *arguments))
         sending.acquire()  # and never released: the heart stops
-        sender.send(outcome)
+        with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process
+            sender.send(outcome)
         sender.close()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -259,10 +261,11 @@ def _member_main(
 
 def _beat(sender: Any, sending: threading.Lock) -> None:
     """Signs of life, as long as this process is running at all."""
-    while True:
-        with sending:
-            sender.send(None)
-        time.sleep(BEAT_SECONDS)
+    with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process
+        while True:
+            with sending:
+                sender.send(None)
+            time.sleep(BEAT_SECONDS)
 
 
 def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> Outcome:

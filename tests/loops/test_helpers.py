@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from contextlib import closing
 from typing import Any
@@ -53,3 +54,14 @@ def test_a_bug_is_told_with_its_traceback_and_in_one_line() -> None:
             helpers.answers()
     assert error.value.reason == "helper 0 failed: ValueError: -5 is negative"
     assert error.value.failed_rank is None  # a helper is no rank
+
+
+@pytest.mark.parametrize("dies", ["before the first order", "during an order"])
+def test_a_helper_whose_leader_has_died_leaves_without_a_word(dies: str) -> None:
+    """It is killed a moment later; what it would print until then explains nothing."""
+    leader, helper = multiprocessing.Pipe()
+    leader.send("an order")
+    if dies == "before the first order":
+        leader.close()
+    serve(helper, StopRequest(), lambda order: leader.close())
+    assert leader.closed

@@ -19,6 +19,10 @@ from rlcluster.machine import Memory
 from rlcluster.workers import POLL_SECONDS, Crew, RankFailedError, Silence
 
 
+class TellState(NamedTuple):
+    """An order that every helper follows: tell what you have of your own, for a checkpoint."""
+
+
 class Answer(NamedTuple):
     content: Any
     memory: Memory  # of the helper's process
@@ -103,9 +107,28 @@ class Helpers:
 
 
 def serve(pipe: Any, stop: StopRequest, follow: Callable[[Any], Any]) -> None:
-    """Answers each order with what `follow` makes of it, until None comes. A signal only goes into the answers: whoever
-    gives the orders decides when the run stops.
+    """Answers each order with what `follow` makes of it, until None comes or nobody is there any more. A signal only
+    goes into the answers: whoever gives the orders decides when the run stops.
     """
-    pipe.send(Answer(None, machine.memory(), stop.signal_number))  # ready
-    while (order := pipe.recv()) is not None:
-        pipe.send(Answer(follow(order), machine.memory(), stop.signal_number))
+    answer = None  # ready
+    while _is_sent(pipe, Answer(answer, machine.memory(), stop.signal_number)):
+        order = _next_order(pipe)
+        if order is None:
+            return
+        answer = follow(order)
+
+
+def _is_sent(pipe: Any, answer: Answer) -> bool:
+    try:
+        pipe.send(answer)
+    except ConnectionError:
+        return False
+    return True
+
+
+def _next_order(pipe: Any) -> Any:
+    """None also if whoever gives the orders has died."""
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionError):
+        return None
