@@ -30,6 +30,11 @@ LEAST_JOIN_SECONDS = 60.0
 JOIN_GRACE_SECONDS = 10.0
 
 
+def deal(things: range, parts: int) -> list[range]:
+    """Contiguous parts, as even as possible."""
+    return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
+
+
 class LostRankError(RankError):
     """Another rank has died or does not answer."""
 
@@ -53,7 +58,7 @@ class Ranks:
 
     def share_of(self, count: int) -> range:
         """The part of 0..count-1 that this rank owns: contiguous, and as even as possible."""
-        return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
+        return deal(range(count), self.world_size)[self.rank]
 
     def sum_(self, values: Tensor) -> Tensor:
         """The sum over ranks, in place."""

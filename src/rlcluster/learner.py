@@ -344,7 +344,7 @@ class FlatParameters:
 
     def __init__(self, module: nn.Module) -> None:
         tensors = list(module.parameters())
-        size = sum(tensor.numel() for tensor in tensors)
+        size = count_parameters(module)
         self.parameters = nn.Parameter(torch.empty(size))
         self.exchanged = torch.zeros(size + 1)
         self.gradients, self.loss = self.exchanged[:size], self.exchanged[size:]
@@ -357,6 +357,10 @@ class FlatParameters:
             tensor.data = view
             tensor.grad = self.gradients.as_strided(tensor.shape, strides, start)
             start += tensor.numel()
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in module.parameters())
 
 
 def _copy(value: Tensor) -> Tensor:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.shared_memory import SharedFile, map_file
+from rlcluster.shared_memory import SharedFile, map_file, whole_lines
 
-ALIGNMENT = 64  # bytes: a cache line, and more than any type needs
 PER_ENVIRONMENT = ("last_observations", "envs", "versions")  # [N, ...]; the other columns are [T, N, ...]
 
 
@@ -32,8 +31,8 @@ class Column(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Its bytes and what fills them up to a whole number of cache lines."""
-        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
+        """Its bytes in whole cache lines."""
+        return whole_lines(self.num_bytes)
 
 
 class RolloutShape(NamedTuple):

@@ -18,6 +18,12 @@ from torch import Tensor
 from rlcluster.errors import EXIT_STORAGE, UserError
 
 SHARED_MEMORY = Path("/dev/shm")
+LINE_BYTES = 64  # a cache line, and more than any type needs to be aligned to
+
+
+def whole_lines(num_bytes: int) -> int:
+    """The bytes, and what fills them up to a whole number of cache lines."""
+    return -(-num_bytes // LINE_BYTES) * LINE_BYTES
 
 
 class SharedFile:

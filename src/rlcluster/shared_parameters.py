@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rlcluster.shared_memory import SharedFile, map_file
+from rlcluster.shared_memory import SharedFile, map_file, whole_lines
 
-HEADER_BYTES = 64  # a cache line: begun, announced
+HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
 
 
 def parameters_file(size: int) -> SharedFile:
@@ -64,19 +64,15 @@ class SharedTraining:
     """
 
     def __init__(self, path: Path, size: int, num_workers: int) -> None:
-        header = _whole_lines(num_workers * torch.int64.itemsize)
+        header = whole_lines(num_workers * torch.int64.itemsize)
         memory = map_file(path, header + 2 * size * torch.float32.itemsize)
         self.steps = memory[:header].view(torch.int64)[:num_workers]  # of each worker
         self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
 
 
 def training_file(size: int, num_workers: int) -> SharedFile:
-    header = _whole_lines(num_workers * torch.int64.itemsize)
+    header = whole_lines(num_workers * torch.int64.itemsize)
     return SharedFile(header + 2 * size * torch.float32.itemsize)
-
-
-def _whole_lines(num_bytes: int) -> int:
-    return -(-num_bytes // HEADER_BYTES) * HEADER_BYTES
 
 
 def _num_bytes(size: int) -> int:

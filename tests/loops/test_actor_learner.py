@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -128,17 +126,3 @@ def test_rollouts_on_a_file_give_the_same_result_and_leave_nothing(tmp_path: Pat
         for field in record.keys() - FIGURES:
             assert record[field] == expected[field], field
     assert not list(folder.iterdir())
-
-
-@pytest.mark.slow
-def test_an_interrupted_asynchronous_run_goes_on_with_its_counters(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = {**OPTIONS, "--total-updates": 100_000}
-    process = start(run, command("train", "impala", "--output-dir", run, *flags(options)), "checkpoints/*_step_*.pt")
-    os.kill(process.pid, signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 143, stderr
-    done = metrics(run)[-1]
-    records = succeed(run, {"--total-updates": done["update"] + 5}, "--resume")
-    assert [record["update"] for record in records] == list(range(1, done["update"] + 6))
-    assert records[-1]["steps_global"] == (done["update"] + 5) * 4 * 32

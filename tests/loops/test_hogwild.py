@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from rlcluster.checkpoint import load_checkpoint
 
-from conftest import CARTPOLE, COINRUN, command, flags, metrics, start, train
+from conftest import CARTPOLE, COINRUN, metrics, train
 
 OPTIONS = {**CARTPOLE, "--n-steps": 5, "--mode": "parallel", "--num-workers": 2, "--total-updates": 60}
 FIGURES = {"staleness_mean", "staleness_max"}
@@ -69,17 +67,3 @@ def test_a_run_of_one_worker_resumes_exactly(tmp_path: Path) -> None:
     whole = succeed("a3c", tmp_path / "whole", {**base, "--total-updates": 9})
     succeed("a3c", tmp_path / "run", {**base, "--total-updates": 5})
     assert succeed("a3c", tmp_path / "run", {"--total-updates": 9}, "--resume") == whole
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on_with_its_counters_and_another_number_of_workers(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = {**OPTIONS, "--total-updates": 100_000}
-    process = start(run, command("train", "a3c", "--output-dir", run, *flags(options)), "checkpoints/*_step_*.pt")
-    os.kill(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    done = metrics(run)[-1]
-    records = succeed("a3c", run, {"--total-updates": done["update"] + 5, "--num-workers": 3}, "--resume")
-    assert [record["update"] for record in records] == list(range(1, done["update"] + 6))
-    assert records[-1]["steps_global"] > done["steps_global"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlcluster.collectives import deal
 from rlcluster.config_loading import load_settings
 from rlcluster.errors import UserError
-from rlcluster.loops.split import Rates, Split, choose, deal, refuse_idle_workers
+from rlcluster.loops.split import Rates, Split, choose, refuse_idle_workers
 
 IMPALA = Rates(act=2000, learn=700)  # an actor's core feeds about three of the learner's
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster import machine
 from rlcluster.config import Settings
 from rlcluster.interruption import StopRequest
-from rlcluster.loops.helpers import serve
+from rlcluster.loops.helpers import TellState, serve
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -38,10 +38,6 @@ class Fill(NamedTuple):
 
     slot: int
     version: int | None  # with these parameters; None: with the newest
-
-
-class TellState(NamedTuple):
-    """An order: tell the state of the environments."""
 
 
 class Filled(NamedTuple):

@@ -8,11 +8,12 @@ from pathlib import Path
 from torch import Tensor
 
 from rlcluster.actor import ActorState
+from rlcluster.collectives import deal
 from rlcluster.config import Settings
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.loops.actor_process import Assignment, Fill, Filled, TellState, act
-from rlcluster.loops.helpers import Helpers
-from rlcluster.loops.split import Split, deal
+from rlcluster.loops.actor_process import Assignment, Fill, Filled, act
+from rlcluster.loops.helpers import Helpers, TellState
+from rlcluster.loops.split import Split
 from rlcluster.machine import Memory
 from rlcluster.rollout import Rollout, RolloutShape, Slots, slots_file
 from rlcluster.shared_parameters import SharedParameters, parameters_file

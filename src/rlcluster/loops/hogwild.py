@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlcluster import actor, environments, machine
-from rlcluster.collectives import Ranks
+from rlcluster import actor, environments
+from rlcluster.collectives import Ranks, deal
 from rlcluster.config import Settings
-from rlcluster.learner import Learner, LearnReport
+from rlcluster.learner import Learner, LearnReport, count_parameters
 from rlcluster.loops import training
-from rlcluster.loops.helpers import Helpers
-from rlcluster.loops.hogwild_process import Assignment, MakeUpdate, TellState, UpdateMade, WorkerState, work
-from rlcluster.loops.split import cores_to_pin, deal, refuse_idle_workers
+from rlcluster.loops.helpers import Helpers, TellState
+from rlcluster.loops.hogwild_process import Assignment, MakeUpdate, UpdateMade, WorkerState, work
+from rlcluster.loops.split import cores_of_rank, cores_to_pin
 from rlcluster.loops.training import Updated, Workforce
 from rlcluster.machine import Memory
 from rlcluster.policy import make_policy
@@ -34,13 +34,12 @@ class Hogwild:
     def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks = settings, ranks
         envs = ranks.share_of(settings.env.num_envs)
-        cores = max(1, machine.default_workers() // ranks.place.local_world_size)
-        refuse_idle_workers(settings, len(envs))
+        cores = cores_of_rank(ranks.place.local_world_size)
         size = settings.crew_size or min(cores, len(envs))
         self.workforce = Workforce(size, settings.hardware.num_threads or 1)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        num_parameters = sum(tensor.numel() for tensor in policy.parameters())
+        num_parameters = count_parameters(policy)
         self._made: list[UpdateMade] = []  # not in the log yet
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster import machine
 from rlcluster.config import Settings
 from rlcluster.interruption import StopRequest
-from rlcluster.loops.helpers import serve
+from rlcluster.loops.helpers import TellState, serve
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -46,10 +46,6 @@ class MakeUpdate(NamedTuple):
     updates: int  # of the run so far
 
 
-class TellState(NamedTuple):
-    """An order: tell the state of the worker."""
-
-
 class UpdateMade(NamedTuple):
     """The answer to MakeUpdate."""
 
@@ -66,50 +62,63 @@ def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> N
     settings = Settings.model_validate_json(assignment.settings_json)
     machine.limit_threads(settings.hardware.num_threads or 1)
     machine.pin_to(assignment.cores)
-    import torch
+    worker = Worker(number, settings, assignment)
+    serve(pipe, stop, worker.follow)
+    worker.close()
 
-    from rlcluster.actor import make_actor
-    from rlcluster.collectives import Ranks
-    from rlcluster.learner import Learner
-    from rlcluster.policy import make_policy
-    from rlcluster.rollout import RolloutShape, mapped_rollout
-    from rlcluster.shared_parameters import SharedTraining
 
-    restored, ranks = assignment.restored, Ranks()
-    actor = make_actor(settings, assignment.envs, restored.actor if restored is not None else None)
-    policy = make_policy(settings.policy, actor.environments.spec, settings.env.seed, settings.hardware.kernels)
-    size = sum(tensor.numel() for tensor in policy.parameters())
-    shared = SharedTraining(assignment.training, size, assignment.num_workers)
-    shape = RolloutShape(settings.training.n_steps, len(assignment.envs), actor.environments.spec)
-    on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
-    learner = Learner(settings, policy, assignment.envs, ranks, shared)
-    if restored is not None:
-        learner.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
-        if restored.actor.simulators is None:
-            learner.normalizer.forget_episodes()
+class Worker:
+    """Its environments, its copy of the policy, and its view of what is shared."""
 
-    def follow(order: MakeUpdate | TellState) -> UpdateMade | WorkerState:
+    def __init__(self, number: int, settings: Settings, assignment: Assignment) -> None:
+        import torch
+
+        from rlcluster.actor import make_actor
+        from rlcluster.collectives import Ranks
+        from rlcluster.learner import Learner, count_parameters
+        from rlcluster.policy import make_policy
+        from rlcluster.rollout import RolloutShape, mapped_rollout
+        from rlcluster.shared_parameters import SharedTraining
+
+        envs, restored, ranks = assignment.envs, assignment.restored, Ranks()
+        self._number, self._timer = number, ranks.timer
+        self._actor = make_actor(settings, envs, restored.actor if restored is not None else None)
+        spec = self._actor.environments.spec
+        shape = RolloutShape(settings.training.n_steps, len(envs), spec)
+        self._on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
+        policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        self._shared = SharedTraining(assignment.training, count_parameters(policy), assignment.num_workers)
+        self._learner = Learner(settings, policy, envs, ranks, self._shared)
+        if restored is not None:
+            self._learner.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
+            if restored.actor.simulators is None:
+                self._learner.normalizer.forget_episodes()
+
+    def follow(self, order: MakeUpdate | TellState) -> UpdateMade | WorkerState:
         if isinstance(order, TellState):
-            kept = learner.normalizer.state()
-            return WorkerState(actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
-        ranks.timer.reset()
-        learner.updates = order.updates
-        steps_before = int(shared.steps.sum())
-        learner.pull()
-        with ranks.timer("rollout"):
-            rollout = actor.collect(policy, steps_before, into=on_file)
-        with ranks.timer("learn"):
-            report = learner.learn([rollout], order.progress)
-        staleness = int(shared.steps.sum()) - steps_before
-        shared.steps[number] += 1
+            kept = self._learner.normalizer.state()
+            return WorkerState(self._actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
+        return self._update(order)
+
+    def close(self) -> None:
+        self._actor.environments.close()
+
+    def _update(self, order: MakeUpdate) -> UpdateMade:
+        self._timer.reset()
+        self._learner.updates = order.updates
+        steps_before = int(self._shared.steps.sum())
+        self._learner.pull()
+        with self._timer("rollout"):
+            rollout = self._actor.collect(self._learner.policy, steps_before, into=self._on_file)
+        with self._timer("learn"):
+            report = self._learner.learn([rollout], order.progress)
+        staleness = int(self._shared.steps.sum()) - steps_before
+        self._shared.steps[self._number] += 1
         return UpdateMade(
             report,
             rollout.rewards.numel(),
             staleness,
-            actor.finished_episodes().numpy(),
-            ranks.timer.seconds("rollout"),
-            ranks.timer.seconds("learn"),
+            self._actor.finished_episodes().numpy(),
+            self._timer.seconds("rollout"),
+            self._timer.seconds("learn"),
         )
-
-    serve(pipe, stop, follow)
-    actor.environments.close()

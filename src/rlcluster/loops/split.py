@@ -1,4 +1,4 @@
-"""How the cores of a machine, and the environments, are shared out between actors and the learner."""
+"""How the cores of a machine are shared out between actors and the learner."""
 
 from __future__ import annotations
 
@@ -42,11 +42,6 @@ class Candidate(NamedTuple):
     learner_threads: int
 
 
-def deal(envs: range, parts: int) -> list[range]:
-    """Contiguous, and as even as possible."""
-    return [envs[k * len(envs) // parts : (k + 1) * len(envs) // parts] for k in range(parts)]
-
-
 def choose(
     cores: int, rates: Rates, most_actors: int, num_actors: int | None = None, learner_threads: int | None = None
 ) -> Candidate:
@@ -68,13 +63,17 @@ def choose(
 
 def split_cores(settings: Settings, num_envs: int, local_world_size: int) -> Split:
     """For a rank with this many environments; measures the rates first unless all is given."""
-    refuse_idle_workers(settings, num_envs)
-    cores = max(1, machine.default_workers() // local_world_size)
+    cores = cores_of_rank(local_world_size)
     actors, threads = settings.crew_size, settings.hardware.num_threads
     if actors is None or threads is None:
         _, actors, threads = choose(cores, measure(settings, num_envs), num_envs, actors, threads)
     is_apart = settings.parallel.pin_workers and actors + threads == cores
     return Split(actors, threads, cores_to_pin(cores, local_world_size) if is_apart else [])
+
+
+def cores_of_rank(local_world_size: int) -> int:
+    """A rank's part of the physical cores of this machine."""
+    return max(1, machine.default_workers() // local_world_size)
 
 
 def cores_to_pin(cores: int, local_world_size: int) -> list[int]:
