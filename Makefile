@@ -7,10 +7,12 @@ RLCLUSTER := $(BIN)/rlcluster
 DEMO := runs/demo_$(shell date +%Y%m%d-%H%M%S)
 SCALE := runs/scale_$(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
+RUNS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed train-impala \
-	train-impala-timed train-impala-parallel train-impala-parallel-timed train-a3c evaluate scale tensorboard stress \
+	train-impala-timed train-impala-parallel train-impala-parallel-timed train-a3c evaluate compare benchmark scale \
+	tensorboard stress \
 	bench-peers bench-network bench-modes clean
 
 help:  ## this list
@@ -29,7 +31,8 @@ demo: $(INSTALLED)  ## train PPO for two minutes on all cores, evaluate it on un
 	$(RLCLUSTER) train --config configs/ppo_demo.yaml --output-dir $(DEMO) $(ARGS)
 	$(RLCLUSTER) evaluate --checkpoint $(DEMO) --num-episodes 100 --levels test --json $(DEMO)/evaluation.json
 	@echo "Results: $(DEMO)/benchmark_metrics.json, evaluation.json, logs/ and checkpoints/"
-	@echo "Next:    make tensorboard                                             (the curves)"
+	@echo "Next:    $(RLCLUSTER) plot $(DEMO)                                   (its curves as a picture)"
+	@echo "         make tensorboard                                             (the curves)"
 	@echo "         $(RLCLUSTER) evaluate --checkpoint $(DEMO) --video play.mp4   (watch it play)"
 	@echo "         $(RLCLUSTER) train --resume --output-dir $(DEMO) --duration 10m   (train on)"
 
@@ -62,6 +65,12 @@ train-a3c: $(INSTALLED)  ## A3C, a worker for each core
 
 evaluate: $(INSTALLED)  ## evaluate the latest run
 	$(RLCLUSTER) evaluate $(ARGS)
+
+compare: $(INSTALLED)  ## compare the latest runs of each mode; RUNS='a b' chooses
+	$(RLCLUSTER) compare $(RUNS) --output runs/comparison $(ARGS)
+
+benchmark: $(INSTALLED)  ## all algorithms and modes in a quarter of an hour, with a report
+	$(RLCLUSTER) suite configs/suite_quick.yaml $(ARGS)
 
 scale: $(INSTALLED)  ## how the speed grows with the workers
 	$(RLCLUSTER) scale ppo --world-sizes 1,2,4 --env coinrun --num-envs 8 --n-steps 32 --n-epochs 1 --n-minibatches 2 \

@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 from rlcluster import machine
+from rlcluster.config import Settings
+from rlcluster.config_loading import load_settings
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import LOOPBACK, Place
 from rlcluster.workers import run_ranks
@@ -27,6 +29,7 @@ hypothesis.settings.load_profile("unhurried")
 machine.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
 
 from rlcluster.collectives import join_group  # noqa: E402 - it imports torch
+from rlcluster.run_state import RunState  # noqa: E402 - it imports numpy
 
 CARTPOLE = {"--env": "CartPole-v1", "--num-envs": 4, "--n-steps": 32, "--checkpoint-updates": 2, "--num-threads": 1}
 COINRUN = {**CARTPOLE, "--env": "coinrun", "--n-steps": 16, "--network": "nature"}
@@ -136,3 +139,74 @@ def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test machine may itself be a job of a scheduler; the tests are not."""
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
+
+
+def write_run(
+    path: Path, flags: dict[str, Any], rewards: list[float | None], fps: float = 1000.0, **changes: Any
+) -> Path:
+    """A run directory as training leaves it, with one update for each reward: 10 episodes in 1,000 steps. `changes`
+    replace whole files: machine, state, summary, evaluation; None leaves one out.
+    """
+    settings = load_settings(flags.pop("algorithm", None), flags.pop("mode", None), flags=flags)
+    logs = path / "logs" / settings.log_name
+    logs.mkdir(parents=True)
+    (path / "config.yaml").write_text(settings.to_yaml())
+    records = [record_of(k + 1, reward, fps) for k, reward in enumerate(rewards)]
+    (logs / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    machine_facts = {"cpu_model": "a processor", "cores_allowed": 2, "versions": {"torch": "2"}, "git_commit": "abc"}
+    files = {
+        "machine": ("machine.json", machine_facts),
+        "state": ("run_state.json", RunState("finished", 1000 * len(rewards), len(rewards))._asdict()),
+        "summary": ("benchmark_metrics.json", summary_at(settings, rewards, fps)),
+        "evaluation": ("evaluation.json", None),
+    }
+    for key, (name, content) in files.items():
+        if (chosen := changes.get(key, content)) is not None:
+            (path / name).write_text(json.dumps(chosen))
+    return path
+
+
+def record_of(update: int, reward: float | None, fps: float) -> dict[str, Any]:
+    """One line of a log: 1,000 steps, 10 episodes."""
+    seconds = 1000 / fps
+    return {
+        **{"update": update, "steps_global": 1000 * update, "elapsed_seconds": update * seconds},
+        **{
+            "fps": fps,
+            "t_iter": seconds,
+            "t_rollout": 0.5 * seconds,
+            "t_learn": 0.3 * seconds,
+            "t_sync": 0.1 * seconds,
+        },
+        **{"policy_loss": -0.1, "value_loss": 0.5, "entropy": 2.0, "memory_gb": 1.0, "peak_memory_gb": 1.5},
+        **{"episode_count": 0 if reward is None else 10, "episode_reward_mean": reward, "episode_reward_std": 1.0},
+        **{"episode_length_mean": 100.0, "episode_reward_recent": reward, "episode_reward_recent_std": 1.0},
+    }
+
+
+def summary_at(settings: Settings, rewards: list[float | None], fps: float) -> dict[str, Any]:
+    known = [reward for reward in rewards if reward is not None] or [None]
+    return {
+        **{"algorithm": settings.algorithm, "mode": settings.mode, "env": settings.env.name, "network": "impala"},
+        **{"world_size": 1, "num_workers": 1, "num_threads": 2, "duration_seconds": 1000 * len(rewards) / fps},
+        **{"total_timesteps": 1000 * len(rewards), "total_updates": len(rewards), "average_fps": fps, "final_fps": fps},
+        **{
+            "initial_reward": known[0],
+            "final_reward": known[-1],
+            "best_reward": max(known, key=lambda reward: reward or 0.0),
+            "peak_memory_gb": 1.5,
+        },
+        **{"timesteps_per_hour": fps * 3600, "background_load": 0.0},
+    }
+
+
+def evaluation_of(test: float, train: float | None = None, episodes: int = 50, steps: int = 20_000) -> dict[str, Any]:
+    """What `rlcluster evaluate --json` writes."""
+    results = {"test": test} if train is None else {"train": train, "test": test}
+    return {
+        **{"checkpoint": "x.pt", "env": "coinrun", "steps_global": steps, "deterministic": False, "seed": 0},
+        "results": {
+            levels: {"episodes": episodes, "reward_mean": mean, "reward_interval_95": [mean - 0.5, mean + 0.5]}
+            for levels, mean in results.items()
+        },
+    }

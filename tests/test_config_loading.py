@@ -15,6 +15,7 @@ from rlcluster.config_loading import load_settings, read_file, resume_difference
 from rlcluster.errors import EXIT_USAGE, UserError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+RUN_CONFIGS = sorted(file for file in CONFIGS.glob("*.yaml") if not file.name.startswith("suite_"))
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ def test_every_yaml_block_of_the_first_guides_loads_unchanged(load, name):
     assert load(text).to_dict() == expected
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", RUN_CONFIGS, ids=lambda file: file.name)
 def test_every_file_in_configs_loads(file):
     load_settings(file=file)
 
@@ -385,7 +386,7 @@ def test_a_value_of_several_lines_is_refused_in_one_line(refusal):
 
 @pytest.mark.parametrize("text", ["- env", "[1, 2]", "words", "'training: {n_steps: 8}'"])
 def test_a_file_that_holds_no_sections_is_refused(refusal, text):
-    assert refusal(text).endswith("settings.yaml: should hold sections such as `env:` and `training:`")
+    assert refusal(text).endswith("settings.yaml: should hold settings by name, not a list or a text")
 
 
 @pytest.mark.parametrize(
@@ -566,7 +567,7 @@ def test_a_budget_flag_replaces_the_budgets_of_the_run_that_is_resumed():
     assert (training.total_timesteps, training.total_updates) == (None, 9)
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", RUN_CONFIGS, ids=lambda file: file.name)
 def test_a_run_resumes_with_the_very_file_it_was_started_with(file):
     first = load_settings(file=file)
     resumed = load_settings(file=file, base=yaml.load(first.to_yaml(), Loader=yaml.BaseLoader))
@@ -578,3 +579,18 @@ def test_a_run_that_chose_its_network_resumes_with_a_file_that_leaves_the_choice
     started = load(text, flags={"policy.network": "mlp"})  # what train() writes into the run
     resumed = load(text, base=yaml.load(started.to_yaml(), Loader=yaml.BaseLoader))
     assert resume_differences(started, resumed) == []
+
+
+def test_environments_of_each_worker_given_as_a_flag_replace_the_total_of_the_file(tmp_path):
+    file = tmp_path / "parallel.yaml"
+    file.write_text("mode: parallel\nenv:\n  num_envs: 32\n")
+    flags = {"parallel.num_workers": "8", "parallel.num_envs_per_worker": "8"}
+    assert load_settings("ppo", file=file, flags=flags).env.num_envs == 64
+    with pytest.raises(UserError, match="leave one of them out"):
+        load_settings("ppo", file=file, flags={**flags, "env.num_envs": "32"})
+
+
+def test_the_total_given_as_a_flag_replaces_the_environments_of_each_worker_of_the_file(tmp_path):
+    file = tmp_path / "parallel.yaml"
+    file.write_text("mode: parallel\nparallel:\n  num_workers: 4\n  num_envs_per_worker: 8\n")
+    assert load_settings("ppo", file=file, flags={"env.num_envs": "64"}).env.num_envs == 64

@@ -31,6 +31,7 @@ LAYERS = [
     "shared_parameters",
     "episodes",
     "run_state",
+    "recorded_run",
     "checkpoint",
     "event_file",
     "run_directory",

@@ -17,14 +17,8 @@ from rlcluster.config import Settings
 from rlcluster.config_loading import load_settings
 from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.event_file import TAGS
-from rlcluster.run_directory import (
-    RunDirectory,
-    find_checkpoint,
-    latest_run,
-    newest_checkpoint,
-    read_metrics,
-    step_checkpoints,
-)
+from rlcluster.recorded_run import read_metrics
+from rlcluster.run_directory import RunDirectory, find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
 from rlcluster.run_state import default_path, read_state, write_state
 
 from conftest import disk_full_after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
 import re
 import sys
@@ -170,6 +171,33 @@ def _scale(options: argparse.Namespace) -> int:
     return scale_command(request)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from rlcluster.reports.compare import compare_command
+    from rlcluster.reports.comparison import Options
+    from rlcluster.reports.reference import ranges
+
+    paths, titles = [Path(run) for run in options.runs], None
+    if options.sequential is not None or options.parallel is not None:
+        if options.sequential is None or options.parallel is None or paths:
+            raise UserError("compare: give --sequential DIR and --parallel DIR, or the runs alone: RUN RUN ...")
+        paths, titles = [Path(options.sequential), Path(options.parallel)], ["Sequential", "Parallel"]
+    chosen = Options(ranges(options.score_range), options.threshold, options.reference)
+    return compare_command(paths, titles, Path(options.output), chosen)
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from rlcluster.reports.compare import plot_command
+
+    paths = (Path(text) if text is not None else None for text in (options.run, options.log_file, options.output))
+    return plot_command(*paths)
+
+
+def _suite(options: argparse.Namespace) -> int:
+    from rlcluster.reports.suite import suite_command
+
+    return suite_command(Path(options.file), Path(options.output_dir) if options.output_dir else None)
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors in one line, with a guess at what was meant; -1e-3 is a number."""
 
@@ -201,6 +229,9 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_evaluate(commands)
+    _add_compare(commands)
+    _add_plot(commands)
+    _add_suite(commands)
     _add_scale(commands)
     _add_check(commands)
     return parser
@@ -271,6 +302,54 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
 
 
+def _add_compare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="put runs beside each other",
+        description="Compare runs: a table here, and comparison.png, comparison_report.txt, comparison.html and "
+        "comparison.json. Without runs: the latest run and the latest ones of its algorithm and game in other modes.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=_compare)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; speed-ups are against the first")
+    parser.add_argument("--sequential", metavar="DIR", help="a run, called Sequential in the table")
+    parser.add_argument("--parallel", metavar="DIR", help="a run, called Parallel in the table")
+    parser.add_argument(
+        "--output", default=".", metavar="DIR|FILE.png", help="folder, or name of the picture (the current directory)"
+    )
+    parser.add_argument("--reference", action="store_true", help="also show OpenAI's published PPO scores")
+    parser.add_argument("--threshold", type=_finite, metavar="REWARD", help="when did each run first reach this?")
+    parser.add_argument(
+        "--score-range",
+        type=_score_range,
+        action="append",
+        default=[],
+        metavar="GAME=MIN,MAX",
+        help="scores that count as 0 and 1, instead of the published ones",
+    )
+
+
+def _add_plot(commands: Any) -> None:
+    parser = commands.add_parser("plot", help="draw the learning curves of a run", allow_abbrev=False)
+    parser.set_defaults(command=_plot)
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run directory")
+    parser.add_argument("--log-file", metavar="FILE", help="a metrics.jsonl instead of a run")
+    parser.add_argument("--output", metavar="FILE", help=".png, .pdf or .svg (default: RUN.png in this directory)")
+
+
+def _add_suite(commands: Any) -> None:
+    parser = commands.add_parser(
+        "suite",
+        help="train and evaluate a whole plan, and report",
+        description="Run every cell of a plan under an equal budget, then compare them. Started again, it goes on "
+        "where it was. docs/guide.md explains the file.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=_suite)
+    parser.add_argument("file", metavar="FILE.yaml", help="the plan, such as configs/suite_quick.yaml")
+    parser.add_argument("--output-dir", metavar="DIR", help="default: runs/ and the name of the file")
+
+
 def _add_scale(commands: Any) -> None:
     parser = commands.add_parser(
         "scale",
@@ -300,6 +379,25 @@ def _add_check(commands: Any) -> None:
     parser.set_defaults(command=_check)
     parser.add_argument("--output-dir", default=".", metavar="DIR", help="where runs shall be written (here)")
     parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text} should be a number")
+    return number
+
+
+def _score_range(text: str) -> tuple[str, tuple[float, float]]:
+    """`jumper=3,10`"""
+    game, _, ends = text.partition("=")
+    low, _, high = (part for part in ends.partition(","))
+    if not game or _finite(low or "?") >= _finite(high or "?"):
+        raise argparse.ArgumentTypeError(f"{text} should be GAME=MIN,MAX with MIN below MAX")
+    return game, (float(low), float(high))
 
 
 def _world_sizes(text: str) -> tuple[int, ...]:

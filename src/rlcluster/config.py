@@ -27,7 +27,12 @@ ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
 MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
-ALTERNATIVES = (BUDGETS, ("batch_size", "n_minibatches"))  # of each group, the last source that gives one decides
+# Of each group, the last source that gives one decides.
+ALTERNATIVES = (
+    tuple(f"training.{budget}" for budget in BUDGETS),
+    ("training.batch_size", "training.n_minibatches"),
+    ("env.num_envs", "parallel.num_envs_per_worker"),
+)
 CONFIG_FILE = "config.yaml"  # the settings in a run directory
 NULLS = ("null", "~", "")
 DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)

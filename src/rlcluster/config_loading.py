@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ def load_settings(
         given["mode"] = mode
     given = {key: {} if is_null(value) else value for key, value in given.items()}
     chosen = given.get("algorithm", "ppo")
-    data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
+    data = merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
     if settings is not None:
         settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
@@ -70,27 +71,29 @@ def load_settings(
     return settings
 
 
-def read_file(path: str | Path) -> dict[str, Any]:
-    """A YAML or JSON file as nested dicts; YAML scalars stay text and are converted by declared type."""
+def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
+    """A YAML or JSON file as nested dicts; YAML scalars stay text and are converted by declared type. `name` is how an
+    error calls it.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_Loader)
     except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}; give the path of a YAML or JSON file") from None
+        raise UserError(f"{name} {path}: {error.strerror}; give the path of a YAML or JSON file") from None
     except (ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"--config {path}: not readable as {path.suffix or 'YAML'}: {reason}") from None
+        raise UserError(f"{name} {path}: not readable as {path.suffix or 'YAML'}: {reason}") from None
     if data is None or data == "":
         return {}
     if not isinstance(data, dict):
-        raise UserError(f"--config {path}: should hold sections such as `env:` and `training:`")
+        raise UserError(f"{name} {path}: should hold settings by name, not a list or a text")
     return data
 
 
 def resume_differences(old: Settings, new: Settings) -> list[str]:
     """Settings that a resumed run may not change, with both values."""
-    old_values, new_values = _flatten(old.to_dict()), _flatten(new.to_dict())
+    old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
     return [
         f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
         for key in sorted(old_values.keys() | new_values.keys())
@@ -98,6 +101,29 @@ def resume_differences(old: Settings, new: Settings) -> list[str]:
         and old_values.get(key) != new_values.get(key)
         and not (key == "policy.network" and new_values[key] is None)  # null means: choose as before
     ]
+
+
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section. A section that is no section stays as it is, to be reported."""
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = {**below, **value}
+        elif key not in merged or is_null(below) or not isinstance(value, Mapping):
+            merged[key] = value
+    return merged
+
+
+def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    """{"env": {"name": "maze"}} as {"env.name": "maze"}."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{name}": item for name, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
 
 
 class _Loader(yaml.BaseLoader):
@@ -122,34 +148,9 @@ def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """The upper source wins; one of a group of alternatives in it replaces the whole group below it."""
-    lower = dict(lower)
-    below, above = lower.get("training"), upper.get("training")
-    if isinstance(below, Mapping) and isinstance(above, Mapping):
-        replaced = {name for group in ALTERNATIVES if any(name in above for name in group) for name in group}
-        lower["training"] = {name: value for name, value in below.items() if name not in replaced}
-    return _merge(lower, upper)
-
-
-def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Section by section. A section that is no section stays as it is, to be reported."""
-    merged = dict(lower)
-    for key, value in upper.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = {**below, **value}
-        elif key not in merged or is_null(below) or not isinstance(value, Mapping):
-            merged[key] = value
-    return merged
-
-
-def _flatten(data: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat.update({f"{key}.{name}": item for name, item in value.items()})
-        else:
-            flat[key] = value
-    return flat
+    given = flatten(upper)
+    replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
+    return merge(_without(lower, replaced), upper)
 
 
 def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
@@ -192,8 +193,8 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     return settings, list(_combination_problems(settings))
 
 
-def _without(data: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
-    """The data less the settings named, so that the rest can still be checked."""
+def _without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
+    """The data less the settings named."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict):

@@ -6,16 +6,19 @@ Heavy libraries are not imported here at module level: the thread settings must 
 from __future__ import annotations
 
 import importlib.metadata
+import multiprocessing
 import os
 import platform
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlcluster.console import warn
+from rlcluster.launcher import launched
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -166,6 +169,48 @@ def memory_available_gb(cgroup_root: Path = CGROUP_ROOT) -> float:
         except (OSError, ValueError):
             continue  # no limit here ("max"), or no such file
     return max(0.0, min(free)) / BYTES_PER_GB
+
+
+class OtherWork:
+    """What others do with this machine while a run goes on: its other processes, and the host of a virtual machine."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    def share(self) -> float | None:
+        """Of all its cores, on average since this was made; None where the system does not tell."""
+        now = self._now()
+        seconds, busy, own = (after - before for after, before in zip(now, self._begin, strict=True))
+        cores = os.cpu_count() or 1
+        return min(1.0, max(0.0, busy - own) / (seconds * cores)) if seconds > 0 and busy > 0 else None
+
+    def _now(self) -> tuple[float, float, float]:
+        """Seconds of the clock, of all cores that were busy or withheld, and of the processes of this run."""
+        import psutil
+
+        times = psutil.cpu_times()
+        busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+        return time.perf_counter(), busy, sum(map(_cpu_seconds, _own_processes()))
+
+
+def _own_processes() -> list[Any]:
+    """This process and those it has started; for a rank, its parent's other ranks as well."""
+    import psutil
+
+    root = psutil.Process()
+    if multiprocessing.parent_process() is not None or launched() is not None:
+        root = root.parent() or root
+    return [root, *root.children(recursive=True)]
+
+
+def _cpu_seconds(process: Any) -> float:
+    import psutil
+
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0  # it has just ended: its parent has its time
+    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def facts(num_threads: int) -> dict[str, Any]:

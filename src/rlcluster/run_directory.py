@@ -1,4 +1,5 @@
-"""One run on disk, read and written here only: settings, machine facts, metrics, checkpoints, summary.
+"""One run on disk, as its writer sees it: settings, machine facts, metrics, checkpoints, summary. `recorded_run` is the
+readers' side.
 
 RUN/config.yaml  machine.json  run_state.json  benchmark_metrics.json
 RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
@@ -8,7 +9,6 @@ RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -25,11 +25,18 @@ from rlcluster.config_loading import load_settings, resume_differences
 from rlcluster.console import warn
 from rlcluster.errors import EXIT_STORAGE, RankError, UserError
 from rlcluster.event_file import EventFile
-from rlcluster.run_state import RUNS_FOLDER, RunState, StateName, default_path, read_state, write_state
-
-MACHINE_FILE = "machine.json"
-SUMMARY_FILE = "benchmark_metrics.json"
-METRICS_FILE = "metrics.jsonl"
+from rlcluster.recorded_run import MACHINE_FILE, METRICS_FILE, SUMMARY_FILE, read_metrics, runs_below
+from rlcluster.run_state import (
+    RUNS_FOLDER,
+    RunState,
+    StateName,
+    acquire_lock,
+    default_path,
+    make_folders,
+    read_state,
+    refuse_occupied,
+    write_state,
+)
 
 
 class RunDirectory:
@@ -46,7 +53,7 @@ class RunDirectory:
         if not resume and not is_own:
             self._refuse_existing()
         make_folders(self.path, self.path, self._checkpoints)
-        self._lock = self._acquire_lock()
+        self._lock = acquire_lock(self.path)
         try:
             if resume or (is_own and checkpoints_in(self._checkpoints, settings.algorithm)):
                 self.restored = newest_checkpoint(self._checkpoints, settings.algorithm)
@@ -174,16 +181,6 @@ class RunDirectory:
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
 
-    def _acquire_lock(self) -> int:
-        """Held until this process ends, however it ends."""
-        lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise UserError(f"output.output_dir={self.path} is being written by another process; wait for it") from None
-        return lock
-
     def _open_logs(self) -> None:
         metrics = self._logs / METRICS_FILE
         first_step = 0
@@ -219,34 +216,8 @@ class SilentRun:
         pass
 
 
-def refuse_occupied(path: Path, remedy: str) -> None:
-    """What is there stays as it is: an output directory is new or empty."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"output.output_dir={path} exists; {remedy}")
-
-
-def make_folders(path: Path, *folders: Path) -> None:
-    """The folders of the output directory `path`."""
-    try:
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output.output_dir={path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
-
-
 def checkpoint_folder(settings: Settings, path: Path) -> Path:
     return Path(settings.output.checkpoint_dir or path / "checkpoints")
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file; a broken last line, as a killed run leaves it, is passed over."""
-    records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
 
 
 def step_checkpoints(folder: Path, algorithm: str) -> list[Path]:
@@ -305,10 +276,10 @@ def _steps_of(checkpoint: Path) -> int:
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
     """The run directory below `folder` that was begun or resumed last and has a checkpoint."""
-    runs = [path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if any(path.parent.glob("checkpoints/*.pt"))]
-    if not runs:
-        raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
-    return max(runs, key=lambda run: (run / CONFIG_FILE).stat().st_mtime)
+    for run in runs_below(folder):
+        if any(run.glob("checkpoints/*.pt")):
+            return run
+    raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
 
 
 def _json(data: dict[str, Any]) -> bytes:

@@ -1,4 +1,6 @@
-"""run_state.json: what has become of a run, for people, schedulers and reports. The exit code of a launcher may lie."""
+"""An output directory: its name, its lock, and run_state.json: what has become of a run, for people, schedulers and
+reports. The exit code of a launcher may lie.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from typing import Literal, NamedTuple
 from rlcluster.atomic_file import write_atomically
 from rlcluster.config import Settings
 from rlcluster.environments.names import procgen_game
+from rlcluster.errors import EXIT_STORAGE, UserError
 
 RUNS_FOLDER = Path("runs")
 STATE_FILE = "run_state.json"
@@ -66,3 +69,29 @@ def is_being_written(run: Path) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def acquire_lock(path: Path) -> int:
+    """Of an output directory; held until this process ends, however it ends, or closes it."""
+    lock = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(f"output.output_dir={path} is being written by another process; wait for it") from None
+    return lock
+
+
+def refuse_occupied(path: Path, remedy: str) -> None:
+    """What is there stays as it is: an output directory is new or empty."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"output.output_dir={path} exists; {remedy}")
+
+
+def make_folders(path: Path, *folders: Path) -> None:
+    """The folders of the output directory `path`."""
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output.output_dir={path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None

@@ -182,7 +182,7 @@ def _join_and_train(
 def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
     """What every rank does, the only one included."""
     from rlcluster import environments, policy
-    from rlcluster.run_directory import SUMMARY_FILE
+    from rlcluster.recorded_run import SUMMARY_FILE
 
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)

@@ -21,7 +21,7 @@ from rlcluster.episodes import EpisodeHistory, EpisodeSummary
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
-from rlcluster.machine import Memory
+from rlcluster.machine import Memory, OtherWork
 from rlcluster.run_directory import RunDirectory, SilentRun
 
 FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
@@ -112,7 +112,7 @@ class Training:
         self._budget = Budget(settings.training)
         self._peak_memory_before = 0.0
         seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
-        self._stopwatch = Stopwatch(seconds_before)
+        self._stopwatch, self._other_work = Stopwatch(seconds_before), OtherWork()
         self._agreed = self._agree()
         self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
         if run.restored is None and ranks.place.max_restarts > 0:
@@ -255,4 +255,5 @@ class Training:
             "best_reward": self._episodes.best_reward,
             "peak_memory_gb": self._agreed.peak_memory_gb,
             "timesteps_per_hour": steps / seconds * 3600,
+            "background_load": self._other_work.share(),  # since the run was begun or resumed
         }

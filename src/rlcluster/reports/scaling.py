@@ -7,10 +7,7 @@ the number differs. The smallest world size is the base of the speed-ups (`scali
 
 from __future__ import annotations
 
-import contextlib
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +20,14 @@ from rlcluster.config_loading import load_settings
 from rlcluster.console import clock_text, counted, say
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
+from rlcluster.recorded_run import METRICS_FILE, read_metrics
+from rlcluster.reports.commands import error_line, rlcluster_command, run_to_its_end
 from rlcluster.reports.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.reports.scaling_statistics import RunRow, State, medians, summarise
-from rlcluster.run_directory import METRICS_FILE, make_folders, read_metrics, refuse_occupied
+from rlcluster.run_state import make_folders, refuse_occupied
 
 MODE = "parallel"
 DEFAULT_UPDATES = 30
-POLL_SECONDS = 0.2
-ERROR_PREFIX = "rlcluster: error: "
 
 # Flags of training that this command decides itself, and what to use instead.
 DECIDED_HERE = {
@@ -190,7 +187,7 @@ def _outcome_text(row: RunRow) -> str:
 def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> RunRow:
     name = f"{case.scaling}_workers_{case.world_size}_repeat_{repeat}"
     run, log = request.output_dir / "runs" / name, request.output_dir / "logs" / f"{name}.jsonl"
-    exit_code, errors = _run_to_its_end(training_command(case, run), stop)
+    exit_code, errors = run_to_its_end(training_command(case, run), stop)
     metrics = run / "logs" / case.settings.log_name / METRICS_FILE
     if metrics.exists():
         write_atomically(log, metrics.read_bytes())
@@ -204,25 +201,7 @@ def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> R
 
 
 def training_command(case: Case, run: Path) -> list[str]:
-    return [sys.executable, "-m", "rlcluster", *case.arguments, "--output-dir", str(run)]
-
-
-def _run_to_its_end(command: list[str], stop: StopRequest) -> tuple[int, str]:
-    """Exit code and stderr. The process has a group of its own: a Ctrl-C reaches it through us only, and only once, for
-    a second signal would keep it from saving.
-    """
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", process_group=0
-    ) as process:
-        is_stop_passed_on = False
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                _, errors = process.communicate(timeout=POLL_SECONDS)
-                return process.returncode, errors
-            if stop.signal_number is not None and not is_stop_passed_on:
-                is_stop_passed_on = True
-                process.send_signal(stop.signal_number)
-                say("\nstopping this run, then writing the results", stream=sys.stderr)
+    return rlcluster_command(*case.arguments, "--output-dir", str(run))
 
 
 def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) -> tuple[State, str | None]:
@@ -233,13 +212,6 @@ def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) ->
     if exit_code == 0:
         return "failed", "no update is left after the warm-up; use a larger budget or fewer --warmup-iters"
     return "failed", error_line(errors) or f"exit code {exit_code}"
-
-
-def error_line(errors: str) -> str:
-    """What a failed run has to say, in one line: its error message; of a traceback in it, the last line."""
-    message = errors.partition(ERROR_PREFIX)[2] or errors
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> dict[str, object]:

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlcluster.atomic_file import write_atomically
 from rlcluster.config import Settings
+from rlcluster.reports.drawing import PHASE_STYLES, four_panels, save, style
 from rlcluster.reports.scaling_statistics import QUANTITIES, Estimate, RunRow, SummaryRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours of Okabe and Ito, which colour-blind readers can tell apart; markers and hatches serve readers in grey.
-STYLES: dict[str, dict[str, Any]] = {
-    "strong": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "weak": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-}
-PHASES = {"t_rollout": ("#56B4E9", ""), "t_learn": ("#E69F00", "//"), "t_sync": ("#FFFFFF", "xx")}
+STYLES = {"strong": style(0), "weak": style(1)}
 COLUMNS = ("workers", "fps", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
 
 
@@ -99,12 +95,7 @@ def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], workers_that_f
 
 def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: int) -> None:
     """plots.png: fps, speed-up, efficiency and the times of the phases over the number of workers."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
+    figure, axes = four_panels()
     titles = {"fps": "environment steps per second", "speedup": "speed-up", "efficiency": "efficiency"}
     for axis, (quantity, title) in zip(axes.flat, titles.items(), strict=False):
         _draw_curves(axis, summary, quantity, title)
@@ -113,10 +104,7 @@ def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: i
         axis.set_ylim(bottom=0)  # last, for it fixes the upper end too
         axis.legend(frameon=False)
     _draw_phases(axes[1, 1], summary)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150)
-    pyplot.close(figure)
-    write_atomically(folder / "plots.png", image.getvalue())
+    save(figure, folder / "plots.png")
 
 
 def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title: str) -> None:
@@ -159,12 +147,9 @@ def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
     measured = [row for row in summary if row.estimates["t_iter"] is not None]
     positions = range(len(measured))
     bottoms = [0.0 for _ in measured]
-    for phase, (color, hatch) in PHASES.items():
-        heights = [1000 * estimate.mean if (estimate := row.estimates[phase]) else 0.0 for row in measured]
-        label = phase.removeprefix("t_")
-        axis.bar(
-            positions, heights, bottom=bottoms, color=color, hatch=hatch, edgecolor="black", width=0.6, label=label
-        )
+    for phase in ("rollout", "learn", "sync"):
+        heights = [1000 * estimate.mean if (estimate := row.estimates[f"t_{phase}"]) else 0.0 for row in measured]
+        axis.bar(positions, heights, bottom=bottoms, edgecolor="black", width=0.6, label=phase, **PHASE_STYLES[phase])
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     are_several = len({row.scaling for row in summary}) > 1
     names = [f"{row.world_size}\n{row.scaling}" if are_several else str(row.world_size) for row in measured]

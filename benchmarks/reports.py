@@ -1,0 +1,85 @@
+"""How long `rlcluster compare` takes on two long runs, and how large the page of ten runs is.
+
+    python benchmarks/reports.py --updates 20000 --repeats 3
+
+The runs are made here: a log of so many updates each, with episodes, as an hour of training leaves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rlcluster.config_loading import load_settings
+
+
+def record(update: int, draw: random.Random) -> dict[str, Any]:
+    """All the fields of a real log."""
+    reward = 5 + 4 * (1 - math.exp(-update / 5000)) + draw.gauss(0, 1)
+    losses = (
+        "loss",
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "approx_kl",
+        "clip_frac",
+        "explained_variance",
+        "grad_norm",
+    )
+    return {
+        **{"update": update, "steps_global": 2048 * update, "world_size": 1, "fps": draw.gauss(1000, 50)},
+        **{"t_iter": 0.18, "t_rollout": 0.03, "t_learn": 0.14, "t_sync": 0.005},
+        **{name: draw.gauss(0, 1) for name in losses},
+        **{"learning_rate": 5e-4, "episode_count": 12, "episode_reward_mean": reward, "episode_reward_std": 3.0},
+        **{"episode_length_mean": 170.0, "episode_reward_recent": reward, "episode_reward_recent_std": 3.0},
+        **{"memory_gb": 1.1, "peak_memory_gb": 1.2, "elapsed_seconds": 0.18 * update},
+    }
+
+
+def make_run(path: Path, mode: str, seed: int, updates: int) -> Path:
+    settings = load_settings("ppo", mode, flags={"env.seed": str(seed)})
+    logs = path / "logs" / settings.log_name
+    logs.mkdir(parents=True)
+    (path / "config.yaml").write_text(settings.to_yaml())
+    draw = random.Random(seed)
+    lines = (json.dumps(record(update, draw)) for update in range(1, updates + 1))
+    (logs / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def compare(runs: list[Path], output: Path) -> float:
+    """Seconds of the whole command, the start of Python included."""
+    command = [sys.executable, "-m", "rlcluster", "compare", *map(str, runs), "--output", str(output)]
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            make_run(Path(folder, f"run_{k}"), "sequential" if k % 2 else "parallel", k, options.updates)
+            for k in range(10)
+        ]
+        seconds = [compare(runs[:2], Path(folder, "two")) for _ in range(options.repeats)]
+        print(f"compare, 2 runs of {options.updates:,} updates: median {statistics.median(seconds):.2f} s (bar: 5 s)")
+        seconds = [compare(runs, Path(folder, "ten")) for _ in range(options.repeats)]
+        size = Path(folder, "ten", "comparison.html").stat().st_size
+        print(f"compare, 10 runs: median {statistics.median(seconds):.2f} s, page {size / 1e6:.2f} MB (bar: 3 MB)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""`rlcluster compare` and `rlcluster plot`: read runs, write tables, pictures and a page. The runs stay as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlcluster.atomic_file import write_atomically
+from rlcluster.console import say, warn
+from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.recorded_run import RecordedRun, read_metrics_file, read_run, runs_below
+from rlcluster.reports.comparison import Comparison, Options, compare
+from rlcluster.reports.comparison_text import report_text, score_lines, table_text
+from rlcluster.reports.drawing import check_format
+from rlcluster.reports.figures import draw_comparison, draw_run
+from rlcluster.reports.page import page_text
+from rlcluster.run_state import RUNS_FOLDER
+
+PICTURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
+
+
+class Outputs(NamedTuple):
+    """Where a comparison is written."""
+
+    picture: Path
+    report: Path
+    page: Path
+    data: Path
+
+
+def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output: Path, options: Options) -> int:
+    """`titles` name the runs in the table, where the user's flags have said what they are."""
+    paths = paths or latest_of_each_mode()
+    if len(paths) < 2:
+        raise UserError(f"compare: {paths[0]} is one run only; give two or more, or use: rlcluster plot {paths[0]}")
+    outputs = choose_outputs(output, paths)
+    runs = [read_run(path) for path in paths]
+    if options.threshold is not None and len({run.game for run in runs}) > 1:
+        raise UserError(
+            f"--threshold {options.threshold:g}: the runs are of different games; compare one game at a time"
+        )
+    comparison = compare(runs, options=options)
+    write(comparison, outputs, "Training comparison", titles)
+    for warning in comparison.warnings:
+        warn(warning)
+    say(table_text(comparison, titles))
+    say("\n".join(["", *score_lines(comparison), ""]))
+    for path in outputs:
+        say(f"Saved to: {path}")
+    return 0
+
+
+def write(
+    comparison: Comparison, outputs: Outputs, title: str, titles: Sequence[str] | None = None, note: str = ""
+) -> None:
+    draw_comparison(comparison, outputs.picture)
+    write_atomically(outputs.report, report_text(comparison, titles).encode())
+    write_atomically(outputs.page, page_text(comparison, title, note).encode())
+    write_atomically(outputs.data, (json.dumps(as_data(comparison), indent=2, allow_nan=False) + "\n").encode())
+
+
+def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
+    """A folder, or the name of the picture, beside which the others lie. Never inside a run."""
+    if output.suffix:
+        check_format("--output", output)
+        folder, picture = output.parent, output
+    else:
+        folder, picture = output, output / PICTURE
+    inside = [run for run in runs if folder.resolve().is_relative_to(run.resolve())]
+    if inside:
+        raise UserError(f"--output {output}: lies in the run {inside[0]}, which stays as it is; choose another place")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {output}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
+    return Outputs(picture, folder / REPORT, folder / PAGE, folder / DATA)
+
+
+def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:
+    """The latest run, and the latest run of the same algorithm and game in each other mode: sequential first."""
+    chosen: dict[str, RecordedRun] = {}
+    for path in runs_below(folder):
+        try:
+            run = read_run(path)
+        except UserError as error:
+            warn(f"passed over: {error}")
+            continue
+        latest = next(iter(chosen.values()), run)
+        if (run.settings.algorithm, run.game) == (latest.settings.algorithm, latest.game):
+            chosen.setdefault(run.settings.mode, run)
+    if len(chosen) < 2:
+        raise UserError(
+            f"compare: there are no two modes of one algorithm and game below {folder}/; give the runs: "
+            "rlcluster compare RUN RUN"
+        )
+    order = ("sequential", "parallel", "distributed")
+    return [chosen[mode].path for mode in order if mode in chosen]
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """comparison.json: the figures of the tables, for programs."""
+    scoring = comparison.scoring
+    return {
+        "runs": [
+            {
+                "name": comparison.names[k],
+                "path": str(run.path),
+                "method": comparison.method_of(k),
+                "game": run.game,
+                "seed": run.settings.env.seed,
+                "cores": run.cores,
+                "state": run.state.state if run.state is not None else None,
+                "summary": dict(run.summary),
+                "evaluation": run.evaluation and run.evaluation._asdict(),
+                "generalisation_gap": run.evaluation and run.evaluation.gap,
+                "mean_reward_until_shortest": comparison.efficiency[k],
+                "first_at_threshold": (reached := comparison.reached[k]) and reached._asdict(),
+            }
+            for k, run in enumerate(comparison.runs)
+        ],
+        "warnings": list(comparison.warnings),
+        "differences": [row._asdict() for row in comparison.differences],
+        "references": list(comparison.references),
+        "scores": None
+        if scoring is None
+        else {
+            "source": scoring.source,
+            "is_normalised": scoring.is_normalised,
+            "methods": {
+                method: {
+                    "scores": {game: values.tolist() for game, values in scoring.scores[method].items()},
+                    **{name: interval._asdict() for name, interval in aggregates.items()},
+                }
+                for method, aggregates in scoring.aggregates.items()
+            },
+            "probability_of_improvement": [
+                {"method": method, "other": other, **interval._asdict()}
+                for (method, other), interval in scoring.improvement.items()
+            ],
+            "winner": scoring.verdict.winner,
+            "verdict": scoring.verdict.text,
+        },
+    }
+
+
+def plot_command(run: Path | None, log_file: Path | None, output: Path | None) -> int:
+    """The learning curves of one run, or of a metrics file alone."""
+    if (run is None) == (log_file is None):
+        raise UserError("plot: give a run directory, or --log-file FILE")
+    if run is not None:
+        recorded = read_run(run)
+        settings = recorded.settings
+        metrics, env, place = recorded.metrics, settings.env, run.resolve()
+        steps = f"{recorded.summary['total_timesteps']:,} steps"
+        title = f"{settings.log_name} on {settings.env.name}, seed {settings.env.seed}: {steps}"
+        for remark in recorded.remarks:
+            warn(remark)
+    else:
+        assert log_file is not None
+        metrics, env, place = read_metrics_file(log_file), None, log_file.resolve().parent
+        title = f"{log_file.resolve().parent.name}/{log_file.name}"
+    output = output or Path(f"{place.name}.png")
+    check_format("--output", output)
+    if run is not None and output.resolve().is_relative_to(place):
+        raise UserError(f"--output {output}: lies in the run, which stays as it is; choose another place")
+    draw_run(metrics, title, output, env)
+    say(f"Saved to: {output}")
+    return 0

@@ -1,0 +1,267 @@
+"""Runs beside each other: what the table, the report, the picture and the page of a comparison all show.
+
+Runs that differ in seed and game only are runs of one *method*. Scores are those of the evaluation on unseen levels
+where every run has one, else the mean of the last 100 training episodes; the comparison says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlcluster.config_loading import flatten
+from rlcluster.environments.names import procgen_game
+from rlcluster.errors import UserError
+from rlcluster.recorded_run import Column, RecordedRun
+from rlcluster.reports import reference, statistics
+from rlcluster.reports.curves import Curve, reward_curve
+from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
+from rlcluster.reports.reference import Range
+from rlcluster.reports.statistics import Interval, Verdict
+
+AXES = ("steps", "seconds", "core_hours")
+NOT_THE_METHOD = ("env.seed", "env.name", "output.")
+
+
+class Scoring(NamedTuple):
+    """Methods by their scores."""
+
+    source: str  # what a score is, with its episodes
+    is_normalised: bool
+    scores: Mapping[str, statistics.Scores]  # method -> game -> [runs]
+    aggregates: Mapping[str, Mapping[str, Interval]]  # method -> name of the aggregate -> its estimate
+    improvement: Mapping[tuple[str, str], Interval]  # (method, other) -> P(method > other)
+    verdict: Verdict
+
+
+class Reached(NamedTuple):
+    """When a run first had this mean reward over its last 100 episodes; None where it never did."""
+
+    threshold: float
+    steps: float | None
+    seconds: float | None
+    core_hours: float | None
+
+
+class Comparison(NamedTuple):
+    """Everything that is shown of some runs."""
+
+    runs: Sequence[RecordedRun]
+    names: Sequence[str]  # of the runs, no two the same
+    methods: Mapping[str, Sequence[int]]  # name -> positions of its runs
+    curves: Sequence[Curve]  # of the rewards
+    warnings: Sequence[str]
+    differences: Sequence[Difference]
+    scoring: Scoring | None
+    why_unscored: str
+    efficiency: Sequence[Mapping[str, float | None]]  # of each run: mean reward until where all runs of its game are
+    reached: Sequence[Reached | None]  # of each run
+    references: Sequence[str]  # sentences about OpenAI's PPO
+
+    def method_of(self, position: int) -> str:
+        return next(name for name, positions in self.methods.items() if position in positions)
+
+
+class Options(NamedTuple):
+    """What the user may choose."""
+
+    ranges: Mapping[str, Range] = {}  # of games whose published range is overridden
+    threshold: float | None = None
+    with_reference: bool = False
+
+
+def compare(
+    runs: Sequence[RecordedRun], names: Sequence[str] | None = None, options: Options | None = None
+) -> Comparison:
+    options = options or Options()
+    names = names or run_names([run.path for run in runs])
+    differences = setting_differences(runs)
+    methods = group_methods(runs)
+    curves = [reward_curve(run.metrics) for run in runs]
+    scoring, why_unscored = _score(runs, methods, options.ranges)
+    return Comparison(
+        runs=runs,
+        names=names,
+        methods=methods,
+        curves=curves,
+        warnings=warnings_for(runs, names),
+        differences=differences,
+        scoring=scoring,
+        why_unscored=why_unscored,
+        efficiency=_efficiency(runs, curves),
+        reached=_reached(runs, options.threshold),
+        references=_references(runs, names) if options.with_reference else [],
+    )
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """The folders' names; with their parents' where two are called the same. A run given twice is refused."""
+    resolved = [path.resolve() for path in paths]
+    for k, path in enumerate(resolved):
+        if path in resolved[:k]:
+            raise UserError(f"{paths[k]}: the same run is given twice; give each run once")
+    for depth in range(1, max(len(path.parts) for path in resolved) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in resolved]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def group_methods(runs: Sequence[RecordedRun]) -> dict[str, list[int]]:
+    """The positions of the runs of each method. Its name is PPO_Parallel and, where that is not enough to tell it from
+    another, the settings in which it differs.
+    """
+    keys = [_method_key(run) for run in runs]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for k, key in enumerate(keys):
+        groups.setdefault(tuple(map(str, key.values())), []).append(k)
+    names: dict[str, list[int]] = {}
+    for positions in groups.values():
+        first = positions[0]
+        alike = [
+            group[0] for group in groups.values() if runs[group[0]].settings.log_name == runs[first].settings.log_name
+        ]
+        differing = [name for name in keys[first] if any(keys[k].get(name) != keys[first][name] for k in alike)]
+        suffix = ", ".join(f"{name.split('.')[-1]}={keys[first][name]}" for name in differing)
+        names[runs[first].settings.log_name + (f" ({suffix})" if suffix else "")] = positions
+    return names
+
+
+def _method_key(run: RecordedRun) -> dict[str, Any]:
+    flat = flatten(run.settings.to_dict())
+    return {key: value for key, value in flat.items() if not key.startswith(NOT_THE_METHOD)}
+
+
+def _score(
+    runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]], ranges: Mapping[str, Range]
+) -> tuple[Scoring | None, str]:
+    """The scoring, or why there is none."""
+    values, source = _raw_scores(runs)
+    missing = [run.path.name for run, value in zip(runs, values, strict=True) if value is None]
+    if missing:
+        return None, f"There is no score of {', '.join(missing)}: no episode has finished in it."
+    known = [ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs]
+    is_normalised = None not in known
+    if not is_normalised and len({run.game for run in runs}) > 1:
+        games = sorted({run.game for run, one in zip(runs, known, strict=True) if one is None})
+        return None, f"No range of scores is published for {', '.join(games)}, so games cannot be averaged."
+    scores: dict[str, dict[str, Column]] = {}
+    for method, positions in methods.items():
+        by_game: dict[str, list[float]] = {}
+        for k in positions:
+            one, value = known[k], values[k]
+            assert value is not None
+            by_game.setdefault(runs[k].game, []).append(
+                statistics.normalise(value, *one) if one and is_normalised else value
+            )
+        scores[method] = {game: np.array(by_game[game]) for game in sorted(by_game)}
+    return _scoring(source, is_normalised, scores), ""
+
+
+def _scoring(source: str, is_normalised: bool, scores: Mapping[str, statistics.Scores]) -> Scoring:
+    chosen = [name for name in statistics.AGGREGATES if is_normalised or name != "optimality_gap"]
+    aggregates = {
+        method: {name: statistics.estimate(by_game, statistics.AGGREGATES[name]) for name in chosen}
+        for method, by_game in scores.items()
+    }
+    improvement = {
+        (method, other): statistics.probability_of_improvement(scores[method], scores[other])
+        for method in scores
+        for other in scores
+        if method != other and set(scores[method]) & set(scores[other])
+    }
+    games = [set(by_game) for by_game in scores.values()]
+    if any(one != games[0] for one in games):
+        verdict = Verdict(None, "The methods were not run on the same games: no winner is named.")
+    else:
+        verdict = statistics.verdict(scores)
+    return Scoring(source, is_normalised, scores, aggregates, improvement, verdict)
+
+
+def _raw_scores(runs: Sequence[RecordedRun]) -> tuple[list[float | None], str]:
+    evaluations = [run.evaluation for run in runs]
+    if all(one is not None and "test" in one.results for one in evaluations):
+        results = [one.results["test"] for one in evaluations if one is not None]
+        episodes = sorted({int(result["episodes"]) for result in results})
+        counts = f"{episodes[0]}" if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]}"
+        levels = "on unseen levels" if all(procgen_game(run.settings.env.name) for run in runs) else "in evaluation"
+        return [
+            float(result["reward_mean"]) for result in results
+        ], f"mean reward {levels}, {counts} episodes for each run"
+    source = "mean reward of the last 100 training episodes (not all runs have an evaluation on unseen levels)"
+    return [run.summary.get("final_reward") for run in runs], source
+
+
+def _positions(run: RecordedRun, curve: Curve) -> dict[str, Column]:
+    return {"steps": curve.steps, "seconds": curve.seconds, "core_hours": curve.seconds * run.cores / 3600}
+
+
+def _efficiency(runs: Sequence[RecordedRun], curves: Sequence[Curve]) -> list[dict[str, float | None]]:
+    """The mean height of each run's reward curve until the shortest run of its game ends, along each axis."""
+    rows = []
+    for run, curve in zip(runs, curves, strict=True):
+        peers = [_positions(other, c) for other, c in zip(runs, curves, strict=True) if other.game == run.game]
+        horizons = {axis: min(float(peer[axis][-1]) for peer in peers) for axis in AXES}
+        own = _positions(run, curve)
+        rows.append({axis: statistics.mean_until(own[axis], curve.values, horizons[axis]) for axis in AXES})
+    return rows
+
+
+def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reached | None]:
+    """Without a threshold of the user's: the highest mean reward that all runs of the game have reached."""
+    full = [
+        np.where(np.cumsum(run.metrics["episode_count"]) >= 100, run.metrics["episode_reward_recent"], np.nan)
+        for run in runs
+    ]
+    best = [float(np.nanmax(values)) if not np.isnan(values).all() else None for values in full]
+    rows: list[Reached | None] = []
+    for run, values in zip(runs, full, strict=True):
+        peers = [value for other, value in zip(runs, best, strict=True) if other.game == run.game]
+        known = [value for value in peers if value is not None]
+        level = threshold if threshold is not None else min(known) if len(known) == len(peers) else None
+        if level is None:
+            rows.append(None)
+            continue
+        axes = run.metrics["steps_global"], run.metrics["elapsed_seconds"], run.core_hours
+        rows.append(Reached(level, *(statistics.first_reach(axis, values, level) for axis in axes)))
+    return rows
+
+
+def _references(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
+    sentences = []
+    for run, name in zip(runs, names, strict=True):
+        steps, reward = run.summary["total_timesteps"], run.summary["final_reward"]
+        sentences.append(_reference(run, name, steps, reward, "train", "last 100 training episodes"))
+        if run.evaluation is not None and "test" in run.evaluation.results:
+            result = run.evaluation.results["test"]
+            episodes = f"{result['episodes']} evaluation episodes"
+            sentences.append(
+                _reference(run, name, run.evaluation.steps_global, result["reward_mean"], "test", episodes)
+            )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _reference(run: RecordedRun, name: str, steps: int, reward: float | None, levels: str, episodes: str) -> str:
+    """`at 1.20 M steps this run is at 96 % of OpenAI's PPO`"""
+    if (
+        not reference.is_published_setting(run.settings.env)
+        or procgen_game(run.settings.env.name) is None
+        or reward is None
+    ):
+        return ""
+    score = reference.openai_ppo(run.settings.env, steps, levels)
+    where = "training levels" if levels == "train" else "unseen levels"
+    if score is None:
+        first, last = reference.STEPS[0] / 1e6, reference.STEPS[-1] / 1e6
+        return (
+            f"{name}: {steps / 1e6:.2f} M steps; OpenAI's scores are of {first:g} to {last:g} M steps."
+            if levels == "train"
+            else ""
+        )
+    scores = f"{where}, {episodes}: {reward:.2f} against {score:.2f}"
+    if score <= 0:
+        return f"{name}: at {steps / 1e6:.2f} M steps beside OpenAI's PPO, {scores}."
+    return f"{name}: at {steps / 1e6:.2f} M steps this run is at {reward / score:.0%} of OpenAI's PPO ({scores})."

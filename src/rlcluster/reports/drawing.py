@@ -1,0 +1,76 @@
+"""How our pictures look: colours, lines and hatches that colour-blind readers and grey prints can tell apart.
+
+The colours are those of Okabe and Ito; line styles and markers differ as well, so that none of them stands alone.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcluster.atomic_file import write_atomically
+from rlcluster.errors import EXIT_STORAGE, UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PHASE_STYLES: dict[str, dict[str, Any]] = {
+    "rollout": {"color": "#56B4E9", "hatch": ""},
+    "learn": {"color": "#E69F00", "hatch": "//"},
+    "sync": {"color": "#FFFFFF", "hatch": "xx"},
+    "idle": {"color": "#BBBBBB", "hatch": ".."},
+}
+FORMATS = (".png", ".pdf", ".svg")
+DOTS_PER_INCH = 150
+
+
+def style(position: int) -> dict[str, Any]:
+    """Colour, line and marker of the curve at this position; the combination repeats after 7 times 4 curves."""
+    line = (position + position // len(COLORS)) % len(LINES)
+    return {
+        "color": COLORS[position % len(COLORS)],
+        "linestyle": LINES[line],
+        "marker": MARKERS[position % len(MARKERS)],
+    }
+
+
+def four_panels(title: str | None = None) -> tuple[Figure, Any]:
+    """A figure of 2 by 2 panels, made without a screen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
+    if title is not None:
+        figure.suptitle(title)
+    return figure, axes
+
+
+def label(axis: Axes, title: str, below: str, beside: str) -> None:
+    axis.set_title(title, fontsize="medium")
+    axis.set_xlabel(below)
+    axis.set_ylabel(beside)
+    axis.grid(alpha=0.3)
+
+
+def check_format(flag: str, path: Path) -> None:
+    """Before any work: a name that says what to write, in a folder that is there."""
+    if path.suffix not in FORMATS:
+        raise UserError(f"{flag} {path}: the name should end in {', '.join(FORMATS)}")
+    if not path.resolve().parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no directory {path.resolve().parent}", EXIT_STORAGE)
+
+
+def save(figure: Figure, path: Path) -> None:
+    from matplotlib import pyplot
+
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.removeprefix("."), dpi=DOTS_PER_INCH)
+    pyplot.close(figure)
+    write_atomically(path, image.getvalue())

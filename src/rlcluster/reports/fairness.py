@@ -1,0 +1,108 @@
+"""What stands in the way of a fair comparison of these runs, in plain words; and in which settings they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rlcluster.config import BUDGETS
+from rlcluster.config_loading import flatten
+from rlcluster.recorded_run import RecordedRun
+
+LOAD_TOLERANCE = 0.1  # of the machine: other work that differs by less is taken for the same
+BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
+NOT_COMPARED = "output."  # where a run lies does not matter
+
+
+class Difference(NamedTuple):
+    """A setting with its value in each run."""
+
+    key: str
+    values: Sequence[Any]
+
+
+def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
+    """The settings that are not the same in all runs, in the order of the settings."""
+    flat = [flatten(run.settings.to_dict()) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings if not key.startswith(NOT_COMPARED))
+    rows = [Difference(key, [settings.get(key) for settings in flat]) for key in keys]
+    return [row for row in rows if any(value != row.values[0] for value in row.values)]
+
+
+def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
+    """Everything a reader must know before believing a figure; the runs' own remarks first."""
+    remarks = [f"{name}: {remark}" for run, name in zip(runs, names, strict=True) for remark in run.remarks]
+    checks = (_machines, _versions, _load, _games, _networks, _budgets)
+    return remarks + [warning for check in checks if (warning := check(runs, names)) is not None]
+
+
+def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    def describe(run: RecordedRun) -> str:
+        machine = run.machine
+        if not machine:
+            return "a machine that is not recorded"
+        return f"{machine.get('cpu_model')}, {machine.get('cores_allowed')} cores allowed"
+
+    listed = _listed(runs, names, describe)
+    return listed and f"The runs were on different machines, so their speeds are not comparable: {listed}."
+
+
+def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    def describe(run: RecordedRun) -> str:
+        versions = run.machine.get("versions", {})
+        commit = str(run.machine.get("git_commit") or "no commit")
+        changed = ", changed" if commit.endswith("-dirty") else ""
+        return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
+
+    listed = _listed(
+        [run for run in runs if run.machine], [n for r, n in zip(runs, names, strict=True) if r.machine], describe
+    )
+    return listed and f"The runs were made with different versions: {listed}."
+
+
+def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    """Other processes, or the host of a virtual machine, took different shares of the cores."""
+    known = [
+        (name, float(load))
+        for run, name in zip(runs, names, strict=True)
+        if (load := run.summary.get("background_load")) is not None
+    ]
+    if not known:
+        return None
+    shares = [share for _, share in known]
+    if max(shares) - min(shares) <= LOAD_TOLERANCE:
+        return None
+    listed = "; ".join(f"{name} {share:.0%}" for name, share in known)
+    return f"The runs were under different load. Other work had this share of the machine's cores: {listed}."
+
+
+def _games(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    listed = _listed(runs, names, lambda run: run.game)
+    return listed and f"The runs are of different games, so their rewards are not comparable as they are: {listed}."
+
+
+def _networks(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    listed = _listed(runs, names, lambda run: str(run.summary.get("network") or run.settings.policy.network))
+    return listed and f"The runs have different networks: {listed}."
+
+
+def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    """Different budgets; or the same one, of which a run has not spent all."""
+
+    def describe(run: RecordedRun) -> str:
+        training = run.settings.training
+        given = [f"{budget}={value:g}" for budget in BUDGETS if (value := getattr(training, budget)) is not None]
+        return ", ".join(given)
+
+    listed = _listed(runs, names, describe)
+    return listed and f"The runs had different budgets, so their final rewards are not of equal effort: {listed}."
+
+
+def _listed(runs: Sequence[RecordedRun], names: Sequence[str], describe: Callable[[RecordedRun], str]) -> str | None:
+    """`a and b: this; c: that`, if the runs differ."""
+    groups: dict[str, list[str]] = {}
+    for run, name in zip(runs, names, strict=True):
+        groups.setdefault(describe(run), []).append(name)
+    if len(groups) < 2:
+        return None
+    return "; ".join(f"{', '.join(members)}: {description}" for description, members in groups.items())

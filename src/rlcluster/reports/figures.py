@@ -1,0 +1,89 @@
+"""The pictures of runs: comparison.png with four panels, and the learning curves of one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlcluster.recorded_run import Metrics
+from rlcluster.reports import reference
+from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
+from rlcluster.reports.drawing import four_panels, label, save, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS_PER_CURVE = 8
+LEGEND_ENTRIES = 12
+MINUTES, THOUSANDS = "wall-clock (minutes)", "environment steps (thousands)"
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Episode reward, fps and policy loss over time, and timesteps against wall-clock. Runs of a method look alike."""
+    figure, axes = four_panels()
+    methods = list(comparison.methods)
+    for k, (run, rewards) in enumerate(zip(comparison.runs, comparison.curves, strict=True)):
+        method = comparison.method_of(k)
+        is_first = comparison.methods[method][0] == k
+        name = comparison.names[k] if len(methods) == len(comparison.runs) else method
+        look = {**style(methods.index(method)), "label": name if is_first else None}
+        _draw(axes[0, 0], rewards, rewards.seconds / 60, look)
+        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, look)
+        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, look)
+        minutes, steps = run.metrics["elapsed_seconds"] / 60, run.metrics["steps_global"] / 1000
+        axes[1, 1].plot(minutes, steps, **{**look, "marker": None})
+    per_point = np.mean([curve.per_point for curve in comparison.curves])
+    label(axes[0, 0], f"Episode reward (mean of about {per_point:.0f} episodes a point, band: 95 %)", MINUTES, "reward")
+    label(axes[0, 1], "Training speed (FPS)", MINUTES, "environment steps per second")
+    axes[0, 1].set_ylim(bottom=0)
+    label(axes[1, 0], "Policy loss", MINUTES, "policy loss")
+    label(axes[1, 1], "Training progress", MINUTES, THOUSANDS)
+    axes[1, 1].legend(frameon=False, fontsize="small", ncols=1 + len(methods) // LEGEND_ENTRIES)
+    save(figure, path)
+
+
+def draw_run(metrics: Metrics, title: str, path: Path, env: Any = None) -> None:
+    """Reward, fps, losses and entropy of one run, by its steps."""
+    figure, axes = four_panels(title)
+    rewards = reward_curve(metrics)
+    _draw(axes[0, 0], rewards, rewards.steps / 1000, {**style(0), "label": "this run, 95 % band"})
+    if env is not None:
+        _draw_reference(axes[0, 0], env, float(metrics["steps_global"][-1]))
+    axes[0, 0].legend(frameon=False, fontsize="small")
+    label(axes[0, 0], f"Episode reward (mean of about {rewards.per_point:.0f} episodes a point)", THOUSANDS, "reward")
+    _draw(axes[0, 1], fps := fps_curve(metrics), fps.steps / 1000, style(0))
+    label(axes[0, 1], f"Speed ({_averaged(fps)})", THOUSANDS, "environment steps per second")
+    axes[0, 1].set_ylim(bottom=0)
+    for k, name in enumerate(("policy_loss", "value_loss")):
+        loss = mean_curve(metrics, name)
+        _draw(axes[1, 0], loss, loss.steps / 1000, {**style(k), "label": name.replace("_", " ")})
+    axes[1, 0].legend(frameon=False, fontsize="small")
+    label(axes[1, 0], f"Losses ({_averaged(loss)})", THOUSANDS, "loss")
+    _draw(axes[1, 1], entropy := mean_curve(metrics, "entropy"), entropy.steps / 1000, style(0))
+    label(axes[1, 1], f"Entropy of the policy ({_averaged(entropy)})", THOUSANDS, "nats")
+    axes[1, 1].set_ylim(bottom=0)
+    save(figure, path)
+
+
+def _draw(axis: Axes, curve: Curve, positions: Any, look: dict[str, Any]) -> None:
+    every = max(1, len(positions) // MARKERS_PER_CURVE)
+    shown = ~np.isnan(curve.values)
+    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **look)
+    if not np.isnan(curve.low).all():
+        axis.fill_between(positions, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def _draw_reference(axis: Axes, env: Any, last_step: float) -> None:
+    """OpenAI's PPO, at its published points and between them, as far as the run goes."""
+    steps = [step for step in reference.STEPS if step <= last_step] + [last_step]
+    scores = [score for step in steps if (score := reference.openai_ppo(env, step, "train")) is not None]
+    if len(scores) == len(steps):
+        axis.plot(np.array(steps) / 1000, scores, color="#555555", linestyle=":", marker="*", label="OpenAI's PPO")
+
+
+def _averaged(curve: Curve) -> str:
+    updates = round(curve.per_point)
+    return "each update" if updates <= 1 else f"means of {updates} updates"

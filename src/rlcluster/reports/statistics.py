@@ -1,0 +1,189 @@
+"""Statistics of a benchmark, pure: aggregates over runs and games, their bootstrap intervals, and who is better.
+
+`Scores` holds, for each game g, the scores [n_g] of independent runs (seeds) of one method, normalised by the game's
+range. After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021):
+
+    IQM                         the mean of the middle half of all scores (25 % trimmed at each end)
+    mean, median                over games, of each game's mean over runs
+    optimality gap              1 - mean(min(x, 1)) over all scores
+    performance profile         F(tau) = share of all scores above tau
+    probability of improvement  P(X > Y) = mean over games of U_g / (n_g m_g), ties counted by half (Mann and Whitney)
+
+Intervals are percentiles of a stratified bootstrap: runs are drawn again within each game. Every aggregate works on the
+last axis, so the same function serves the scores [n] and their resamples [R, n].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Scores = Mapping[str, Array]  # game -> [n_g]
+Aggregate = Callable[[Sequence[Array]], Array]  # arrays [..., n_g], one for each game -> [...]
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+TRIMMED = 0.25  # of each end, for the IQM
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def normalise(score: float, low: float, high: float) -> float:
+    """0 at the low end of a game's range, 1 at the high end; beyond them where the score is."""
+    return (score - low) / (high - low)
+
+
+def iqm(scores: Sequence[Array]) -> Array:
+    ordered = np.sort(np.concatenate(scores, -1), -1)
+    cut = int(TRIMMED * ordered.shape[-1])
+    middle: Array = ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
+    return middle
+
+
+def mean(scores: Sequence[Array]) -> Array:
+    return _game_means(scores).mean(-1)  # type: ignore[no-any-return]
+
+
+def median(scores: Sequence[Array]) -> Array:
+    return np.median(_game_means(scores), -1)  # type: ignore[no-any-return]
+
+
+def optimality_gap(scores: Sequence[Array]) -> Array:
+    return 1 - np.minimum(np.concatenate(scores, -1), 1).mean(-1)  # type: ignore[no-any-return]
+
+
+AGGREGATES: dict[str, Aggregate] = {"iqm": iqm, "mean": mean, "median": median, "optimality_gap": optimality_gap}
+
+
+def estimate(scores: Scores, aggregate: Aggregate, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The aggregate of these scores with its interval; the same seed gives the same interval."""
+    values = list(scores.values())
+    draws = aggregate(resample(scores, np.random.default_rng(seed), resamples))
+    return Interval(float(aggregate(values)), *_percentiles(draws))
+
+
+def resample(scores: Scores, generator: np.random.Generator, resamples: int) -> list[Array]:
+    """[R, n_g] for each game: runs drawn with replacement, within the game."""
+    return [values[generator.integers(0, len(values), (resamples, len(values)))] for values in scores.values()]
+
+
+def performance_profile(
+    scores: Scores, thresholds: Array, seed: int = 0, resamples: int = 2_000
+) -> tuple[Array, Array, Array]:
+    """Share of the scores above each threshold [K], and the ends of its interval [K]."""
+    flat = np.concatenate(list(scores.values()))
+    drawn = np.concatenate(resample(scores, np.random.default_rng(seed), resamples), -1)
+    shares = np.array([(drawn > threshold).mean(-1) for threshold in thresholds])  # [K, R]
+    low, high = np.percentile(shares, _ends(), axis=1)
+    return np.array([(flat > threshold).mean() for threshold in thresholds]), low, high
+
+
+def probability_of_improvement(better: Scores, other: Scores, seed: int = 0, resamples: int = 2_000) -> Interval:
+    """P(a run of `better` scores above a run of `other`), over the games that both have."""
+    games = [game for game in better if game in other]
+    generator = np.random.default_rng(seed)
+    first = resample({game: better[game] for game in games}, generator, resamples)
+    second = resample({game: other[game] for game in games}, generator, resamples)
+    value = np.mean([_superiority(better[game], other[game]) for game in games])
+    draws = np.mean([_superiority(x, y) for x, y in zip(first, second, strict=True)], 0)
+    return Interval(float(value), *_percentiles(draws))
+
+
+def chance_of_a_clean_sweep(first: Scores, second: Scores) -> float:
+    """The probability that equal methods look like the clearest possible difference, in either direction:
+    2 / prod_g C(n_g + m_g, n_g), the share of the two extreme arrangements of the runs. Above 5 % no result can tell.
+    """
+    games = [game for game in first if game in second]
+    arrangements = math.prod(math.comb(len(first[game]) + len(second[game]), len(first[game])) for game in games)
+    return min(1.0, 2 / arrangements)
+
+
+class Verdict(NamedTuple):
+    """Who is best. `winner` only where the intervals against all the others support it."""
+
+    winner: str | None
+    text: str
+
+
+def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
+    """Compares the method with the highest IQM with each of the others."""
+    if len(methods) < 2:
+        return Verdict(None, "One method only: there is nothing to compare it with.")
+    ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
+    best, others = ranked[0], ranked[1:]
+    too_few = [name for name in others if chance_of_a_clean_sweep(methods[best], methods[name]) > 1 - CONFIDENCE]
+    if too_few:
+        share = chance_of_a_clean_sweep(methods[best], methods[too_few[0]])
+        return Verdict(
+            None,
+            f"Not enough runs to tell: {best} has the highest score, but against {too_few[0]} even the clearest "
+            f"possible result would happen by chance in {share:.0%} of such comparisons (5 % is the limit used here).",
+        )
+    for name in others:
+        chance = probability_of_improvement(methods[best], methods[name], seed)
+        if chance.low <= 0.5:
+            return Verdict(
+                None,
+                f"Not enough runs to tell: {best} has the highest score, but a run of it is above one of {name} with "
+                f"probability {_text(chance)}, and 0.5 is within that interval.",
+            )
+    chances = [probability_of_improvement(methods[best], methods[name], seed) for name in others]
+    closest = min(zip(others, chances, strict=True), key=lambda pair: pair[1].low)
+    return Verdict(
+        best,
+        f"{best} is best: a run of it is above one of {closest[0]}, the closest, with probability {_text(closest[1])}.",
+    )
+
+
+def mean_until(positions: Array, values: Array, horizon: float) -> float | None:
+    """The mean height of a curve from 0 to `horizon`: its efficiency in whatever `positions` are (steps, seconds,
+    core-hours). Straight lines between the points, level before the first; None where the curve ends before it.
+    """
+    known = ~np.isnan(values)
+    positions, values = positions[known], values[known]
+    if not len(values) or positions[-1] < horizon or horizon <= 0:
+        return None
+    inside = positions < horizon
+    at = np.concatenate([[0.0], positions[inside], [horizon]])
+    heights = np.interp(at, positions, values)
+    return float(((heights[1:] + heights[:-1]) / 2 * np.diff(at)).sum() / horizon)
+
+
+def first_reach(positions: Array, values: Array, threshold: float) -> float | None:
+    """The first position at which a curve is at `threshold` or above; None if it never is."""
+    reached = np.flatnonzero(values >= threshold)  # NaN is never
+    return float(positions[reached[0]]) if len(reached) else None
+
+
+def _game_means(scores: Sequence[Array]) -> Array:
+    return np.stack([values.mean(-1) for values in scores], -1)
+
+
+def _superiority(first: Array, second: Array) -> Array:
+    """U / (n m) of [..., n] and [..., m]: the share of pairs in which the first is higher, ties by half."""
+    difference = first[..., :, None] - second[..., None, :]
+    return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))  # type: ignore[no-any-return]
+
+
+def _percentiles(draws: Array) -> tuple[float, float]:
+    low, high = np.percentile(draws, _ends())
+    return float(low), float(high)
+
+
+def _ends() -> tuple[float, float]:
+    return 50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)
+
+
+def _text(interval: Interval) -> str:
+    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"

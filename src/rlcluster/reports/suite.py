@@ -1,0 +1,296 @@
+"""`rlcluster suite FILE.yaml`: trains and evaluates every cell of a plan as a run of its own, and ends in one report.
+
+OUTPUT/cells/NAME.yaml   the settings of a cell: `rlcluster train --config` runs it by hand
+OUTPUT/runs/NAME/        its run directory, with evaluation.json and play_*.mp4
+OUTPUT/logs/NAME.log     what its processes have printed
+OUTPUT/suite.json        how each cell ended, and where the time went
+OUTPUT/comparison.*      the report: html, png, txt, json
+
+Whatever is finished is skipped, so the same command goes on after an interruption, and a failed cell is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rlcluster.atomic_file import write_atomically
+from rlcluster.config import CONFIG_FILE, Settings, budgets
+from rlcluster.config_loading import load_settings, resume_differences
+from rlcluster.console import clock_text, counted, say, warn
+from rlcluster.environments.names import procgen_game
+from rlcluster.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.interruption import StopRequest
+from rlcluster.recorded_run import RecordedRun, read_run
+from rlcluster.reports.commands import error_line, rlcluster_command, run_to_its_end
+from rlcluster.reports.compare import choose_outputs, write
+from rlcluster.reports.comparison import Options, compare
+from rlcluster.reports.comparison_text import score_lines, table_text
+from rlcluster.reports.reference import ranges
+from rlcluster.reports.suite_plan import Cell, Suite, read_suite
+from rlcluster.run_state import RUNS_FOLDER, acquire_lock, make_folders, read_state
+
+EVALUATION = "evaluation.json"
+SUITE_FILE = "suite.json"
+LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
+STARTING_SECONDS = 8.0  # of a process, for the plan; measured ones replace it
+
+CellState = Literal["finished", "failed", "stopped"]
+
+
+class Outcome(NamedTuple):
+    """How a cell ended."""
+
+    name: str
+    state: CellState
+    train_seconds: float  # of the process, its start included
+    evaluate_seconds: float
+    error: str | None = None
+
+
+def suite_command(file: Path, output_dir: Path | None) -> int:
+    """0 if every cell has finished."""
+    suite = read_suite(file)
+    folder = output_dir or RUNS_FOLDER / suite.name
+    make_folders(folder, *(folder / name for name in ("cells", "runs", "logs")))
+    lock = acquire_lock(folder)
+    try:
+        _refuse_other_runs(folder, suite.cells)
+        with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
+            return _SuiteRun(suite, folder, stop).run()
+    finally:
+        os.close(lock)
+
+
+class _SuiteRun:
+    """One pass over the cells."""
+
+    def __init__(self, suite: Suite, folder: Path, stop: StopRequest) -> None:
+        self._suite, self._folder, self._stop = suite, folder, stop
+        self._outcomes: list[Outcome] = []
+        self._start = time.perf_counter()
+
+    def run(self) -> int:
+        pending = [cell for cell in self._suite.cells if not self._is_done(cell)]
+        self._say_plan(len(pending))
+        for number, cell in enumerate(pending, 1):
+            if self._stop.requested:
+                break
+            say(f"cell {number} of {len(pending)}: {cell.name} ...", end=" ")
+            outcome = self._run_cell(cell)
+            self._outcomes.append(outcome)
+            say(self._outcome_text(cell, outcome, pending[number:]))
+            self._write_state()
+        failed = [outcome for outcome in self._outcomes if outcome.state == "failed"]
+        self._report(failed)
+        self._say_times()
+        if self._stop.signal_number is not None:
+            say(f"stopped by a signal; the same command goes on: rlcluster suite ... --output-dir {self._folder}")
+            return 128 + self._stop.signal_number
+        return EXIT_RUN_FAILED if failed else 0
+
+    def _is_done(self, cell: Cell) -> bool:
+        return self._is_trained(cell) and self._is_evaluated(cell)
+
+    def _is_trained(self, cell: Cell) -> bool:
+        state = read_state(self._path(cell))
+        return state is not None and state.state == "finished"
+
+    def _is_evaluated(self, cell: Cell) -> bool:
+        return self._suite.plan.evaluation.num_episodes == 0 or (self._path(cell) / EVALUATION).exists()
+
+    def _path(self, cell: Cell) -> Path:
+        return self._folder / "runs" / cell.name
+
+    def _run_cell(self, cell: Cell) -> Outcome:
+        log = self._folder / "logs" / f"{cell.name}.log"
+        train_seconds = evaluate_seconds = 0.0
+        if not self._is_trained(cell):
+            command = self._training_command(cell)
+            train_seconds, error = self._run_command(command, log)
+            if error is not None:
+                return Outcome(cell.name, "stopped" if self._stop.requested else "failed", train_seconds, 0.0, error)
+        if not self._is_evaluated(cell):
+            evaluate_seconds, error = self._run_command(self._evaluation_command(cell), log)
+            if error is not None:
+                state: CellState = "stopped" if self._stop.requested else "failed"
+                return Outcome(cell.name, state, train_seconds, evaluate_seconds, error)
+        return Outcome(cell.name, "finished", train_seconds, evaluate_seconds)
+
+    def _run_command(self, command: list[str], log: Path) -> tuple[float, str | None]:
+        """Its seconds, and what went wrong."""
+        start = time.perf_counter()
+        progress = _Progress(log)
+        exit_code, errors = run_to_its_end(command, self._stop, log, progress.show)
+        progress.clear()
+        if exit_code == 0:
+            return time.perf_counter() - start, None
+        with log.open("a", encoding="utf-8") as file:
+            file.write(errors)
+        return time.perf_counter() - start, error_line(errors) or f"exit code {exit_code}"
+
+    def _training_command(self, cell: Cell) -> list[str]:
+        """A run that was stopped goes on; one that has nothing to go on from is put aside, and begun again."""
+        path = self._path(cell)
+        if any(path.glob("checkpoints/*.pt")):
+            return rlcluster_command("train", "--resume", "--output-dir", str(path))
+        if path.exists():
+            aside = next(
+                name for k in range(1, 10**6) if not (name := path.with_name(f"{path.name}.failed-{k}")).exists()
+            )
+            path.rename(aside)
+        file = self._folder / "cells" / f"{cell.name}.yaml"
+        write_atomically(file, cell.settings.to_yaml().encode())
+        return rlcluster_command("train", "--config", str(file), "--output-dir", str(path))
+
+    def _evaluation_command(self, cell: Cell) -> list[str]:
+        plan, path, env = self._suite.plan.evaluation, self._path(cell), cell.settings.env
+        levels = "train" if env.distribution_mode == "exploration" and procgen_game(env.name) else "both"
+        arguments = ["--levels", levels, "--num-episodes", str(plan.num_episodes), "--json", str(path / EVALUATION)]
+        if plan.video:
+            arguments += ["--video", str(path / "play.mp4")]
+        if cell.settings.hardware.num_threads is not None and cell.settings.mode == "sequential":
+            arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
+        return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
+
+    def _say_plan(self, num_pending: int) -> None:
+        plan, cells = self._suite.plan, self._suite.cells
+        say(
+            f"{self._suite.name}: {' '.join(plan.algorithms)} × {' '.join(plan.modes)} × {' '.join(plan.games)} × "
+            f"{counted(len(plan.seeds), 'seed')} = {counted(len(cells), 'cell')}, {len(cells) - num_pending} done -> "
+            f"{self._folder}"
+        )
+        seconds = self._remaining_seconds([cell for cell in cells if not self._is_done(cell)])
+        if seconds is None:
+            say("planned wall-clock: known after the first cell, for the budget is in steps")
+        else:
+            say(f"planned wall-clock: {clock_text(seconds)}")
+
+    def _remaining_seconds(self, cells: Sequence[Cell]) -> float | None:
+        """Timed cells take their time; others what those have taken that are done. None where nothing is known."""
+        finished = [outcome for outcome in self._outcomes if outcome.state == "finished"]
+        evaluations = [outcome.evaluate_seconds for outcome in finished if outcome.evaluate_seconds > 0]
+        evaluation = sum(evaluations) / len(evaluations) if evaluations else STARTING_SECONDS
+        evaluation = evaluation if self._suite.plan.evaluation.num_episodes else 0.0
+        trained = {outcome.name: outcome.train_seconds for outcome in finished if outcome.train_seconds > 0}
+        seconds = 0.0
+        for cell in cells:
+            duration = cell.settings.training.duration
+            alike = [value for name, value in trained.items() if name.startswith(cell.settings.run_name)]
+            known = alike or list(trained.values())
+            if duration is None and not known:
+                return None
+            seconds += evaluation + (duration + STARTING_SECONDS / 2 if duration else sum(known) / len(known))
+        return seconds
+
+    def _outcome_text(self, cell: Cell, outcome: Outcome, pending: Sequence[Cell]) -> str:
+        if outcome.state != "finished":
+            return f"{outcome.state}: {outcome.error}"
+        summary = json.loads((self._path(cell) / "benchmark_metrics.json").read_text())
+        reward = summary["final_reward"]
+        text = f"{summary['average_fps']:,.0f} fps, reward {'-' if reward is None else f'{reward:.2f}'}"
+        remaining = self._remaining_seconds(pending)
+        return text if remaining is None or not pending else f"{text}, ETA {clock_text(remaining)}"
+
+    def _write_state(self) -> None:
+        """Of this pass and, for cells that it has not touched, of the one before."""
+        path = self._folder / SUITE_FILE
+        before = {cell["name"]: cell for cell in json.loads(path.read_text())["cells"]} if path.exists() else {}
+        cells = {**before, **{outcome.name: outcome._asdict() for outcome in self._outcomes}}
+        content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": list(cells.values())}
+        write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+    def _report(self, failed: Sequence[Outcome]) -> None:
+        runs, missing = self._readable_runs()
+        if not runs:
+            warn("no cell has anything to report")
+            return
+        plan = self._suite.plan
+        options = Options(ranges(plan.score_ranges.items()), with_reference=plan.reference)
+        comparison = compare(runs, [run.path.name for run in runs], options)
+        failures = [f"{outcome.name} failed: {outcome.error}" for outcome in failed]
+        comparison = comparison._replace(warnings=[*failures, *missing, *comparison.warnings])
+        outputs = choose_outputs(self._folder, [run.path for run in runs])
+        note = f"{len(runs)} of {counted(len(self._suite.cells), 'cell')}"
+        write(comparison, outputs, f"Suite {self._suite.name}", note=note)
+        for warning in comparison.warnings:
+            warn(warning)
+        say(table_text(comparison) + "\n" + "\n".join(score_lines(comparison)) + f"\n\nReport: {outputs.page}")
+
+    def _readable_runs(self) -> tuple[list[RecordedRun], list[str]]:
+        runs, missing = [], []
+        for cell in self._suite.cells:
+            try:
+                runs.append(read_run(self._path(cell)))
+            except UserError as error:
+                missing.append(f"not in this report: {error}")
+        return runs, missing
+
+    def _say_times(self) -> None:
+        total = time.perf_counter() - self._start
+        training = sum(outcome.train_seconds for outcome in self._outcomes)
+        evaluation = sum(outcome.evaluate_seconds for outcome in self._outcomes)
+        rest = total - training - evaluation
+        share = f" ({rest / training:.1%} of the training)" if training else ""
+        say(
+            f"Wall-clock: training {clock_text(training)}, evaluation {clock_text(evaluation)}, "
+            f"all else {rest:.1f} s{share}"
+        )
+
+
+class _Progress:
+    """What a cell last said of itself: on a terminal always, elsewhere a line every minute."""
+
+    def __init__(self, log: Path) -> None:
+        self._log, self._is_live = log, sys.stdout.isatty()
+        self._begin = log.stat().st_size if log.exists() else 0
+        self._shown_at, self._width = time.perf_counter(), 0
+
+    def show(self) -> None:
+        now = time.perf_counter()
+        if now - self._shown_at < (1.0 if self._is_live else LINE_SECONDS):
+            return
+        self._shown_at = now
+        line = self._last_line()
+        if self._is_live:
+            say(f"\r{line.ljust(self._width)}", end="")
+            self._width = len(line)
+        elif line:
+            say(f"\n  {line}", end=" ")
+
+    def clear(self) -> None:
+        if self._width:
+            say("\r" + " " * self._width + "\r", end="")
+
+    def _last_line(self) -> str:
+        with self._log.open("rb") as file:
+            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - 1000))
+            lines = file.read().decode(errors="replace").splitlines()
+        return lines[-1].strip()[: shutil.get_terminal_size().columns - 1] if lines else ""
+
+
+def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
+    """What is there was made with the settings of this plan, or this is the plan of another folder."""
+    for cell in cells:
+        file = folder / "runs" / cell.name / CONFIG_FILE
+        if not file.is_file():
+            continue
+        differences = _differences(load_settings(file=file), cell.settings)
+        if differences:
+            raise UserError(
+                f"{file.parent} was made with other settings than the plan's: {'; '.join(differences)}; choose another "
+                "--output-dir"
+            )
+
+
+def _differences(old: Settings, new: Settings) -> list[str]:
+    differences = resume_differences(old, new)
+    if budgets(old) != budgets(new):
+        differences.append(f"budget {budgets(new)} but the run has {budgets(old)}")
+    return differences

@@ -1,0 +1,162 @@
+"""The plan of a suite: algorithms × modes × games × seeds under an equal budget, from a YAML file to its cells.
+
+Everything that can be refused is refused here, all problems at once, before the first run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from rlcluster import machine
+from rlcluster.config import (
+    AlgorithmName,
+    Count,
+    Duration,
+    ModeName,
+    Natural,
+    Number,
+    Positive,
+    Section,
+    Seed,
+    Settings,
+)
+from rlcluster.config_loading import load_settings, merge, read_file
+from rlcluster.environments.names import procgen_game
+from rlcluster.errors import UserError
+
+Overrides = dict[str, dict[str, Any]]  # sections of settings
+
+
+class BudgetPlan(Section):
+    """What each cell may spend: one of these."""
+
+    total_timesteps: Count | None = Field(None, description="environment steps")
+    duration: Duration | None = Field(None, description="wall-clock: 0.5 (hours), 90s, 30m, 2h")
+    core_hours: Positive | None = Field(None, description="wall-clock times the cores that the cell keeps")
+
+
+class EvaluationPlan(Section):
+    """How each trained agent is evaluated."""
+
+    num_episodes: Natural = Field(100, description="on training levels and on unseen ones each; 0: no evaluation")
+    video: bool = Field(False, description="a clip of each agent for the report")
+
+
+class SuitePlan(Section):
+    """A suite. Every combination of the four lists is a cell."""
+
+    algorithms: Annotated[tuple[AlgorithmName, ...], Field(min_length=1)] = ("ppo",)
+    modes: Annotated[tuple[ModeName, ...], Field(min_length=1)] = ("parallel",)
+    games: Annotated[tuple[str, ...], Field(min_length=1)] = ("coinrun",)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (1,)
+    budget: BudgetPlan = BudgetPlan()
+    evaluation: EvaluationPlan = EvaluationPlan()
+    settings: Overrides = Field({}, description="settings of all cells, as in a configuration file")
+    algorithm_settings: dict[AlgorithmName, Overrides] = Field({}, description="further ones for an algorithm")
+    mode_settings: dict[ModeName, Overrides] = Field({}, description="further ones for a mode")
+    reference: bool = Field(False, description="show OpenAI's published PPO scores beside these")
+    score_ranges: dict[str, tuple[Number, Number]] = Field({}, description="scores that count as 0 and 1, by game")
+
+
+class Cell(NamedTuple):
+    """One run of the suite."""
+
+    name: str
+    settings: Settings
+
+
+class Suite(NamedTuple):
+    """A plan that can be run."""
+
+    name: str
+    plan: SuitePlan
+    cells: list[Cell]
+
+
+def read_suite(path: Path) -> Suite:
+    """Seeds are the outermost list: after each of them all methods have had one more run."""
+    plan = _validate(path, read_file(path, "suite"))
+    problems = _plan_problems(plan)
+    cells = []
+    for seed in plan.seeds:
+        for game in plan.games:
+            for mode in plan.modes:
+                for algorithm in plan.algorithms:
+                    try:
+                        cells.append(_cell(plan, algorithm, mode, game, seed))
+                    except UserError as error:
+                        problems += [f"{algorithm} {mode}: {line}" for line in _lines(error)]
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        heading = f"suite {path}: " + ("" if len(unique) == 1 else f"{len(unique)} problems:\n  ")
+        raise UserError(heading + "\n  ".join(unique))
+    return Suite(path.stem, plan, cells)
+
+
+def planned_cores(settings: Settings) -> int:
+    """Cores that a cell will keep: its own threads, or what its workers share."""
+    allowed = machine.cores_allowed()
+    if settings.mode == "sequential":
+        return min(allowed, machine.num_threads(settings.hardware.num_threads))
+    workers = settings.num_workers or settings.num_ranks
+    if workers is None or settings.algorithm == "impala":
+        return allowed
+    return min(allowed, workers * (settings.hardware.num_threads or 1))
+
+
+def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
+    listed = ("algorithms", "modes", "games", "seeds")
+    data = {key: [value] if key in listed and isinstance(value, str) else value for key, value in data.items()}
+    try:
+        return SuitePlan.model_validate(data)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, item['loc']))}={item['input']}: {item['msg']}" for item in error.errors()]
+        known = f"known keys: {', '.join(SuitePlan.model_fields)}"
+        raise UserError(f"suite {path}: {'; '.join(problems)} ({known})") from None
+
+
+def _plan_problems(plan: SuitePlan) -> list[str]:
+    problems = []
+    given = [name for name, value in plan.budget if value is not None]
+    if len(given) != 1:
+        choices = ", ".join(BudgetPlan.model_fields)
+        problems.append(f"budget: give one of {choices}; it has {' and '.join(given) or 'none'}")
+    for name in ("algorithms", "modes", "games", "seeds"):
+        values = getattr(plan, name)
+        keys = [procgen_game(value) or value for value in values] if name == "games" else list(values)
+        twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
+        if twice:
+            problems.append(f"{name}: {', '.join(twice)} stands there twice")
+    for game, (low, high) in plan.score_ranges.items():
+        if low >= high:
+            problems.append(f"score_ranges.{game}=[{low:g}, {high:g}]: the first should be below the second")
+    return problems
+
+
+def _cell(plan: SuitePlan, algorithm: AlgorithmName, mode: ModeName, game: str, seed: int) -> Cell:
+    base: Mapping[str, Any] = merge(plan.settings, plan.algorithm_settings.get(algorithm, {}))
+    base = merge(base, plan.mode_settings.get(mode, {}))
+    flags = {"env.name": game, "env.seed": str(seed), **dict(_budget_flags(plan.budget))}
+    settings = load_settings(algorithm, mode, flags=flags, base=base)
+    if plan.budget.core_hours is not None:
+        seconds = plan.budget.core_hours * 3600 / planned_cores(settings)
+        settings = load_settings(algorithm, mode, flags={**flags, "training.duration": f"{seconds}s"}, base=base)
+    place = procgen_game(game) or game
+    return Cell(f"{settings.run_name}_{place}_seed{seed}", settings)
+
+
+def _budget_flags(budget: BudgetPlan) -> Iterator[tuple[str, str]]:
+    if budget.total_timesteps is not None:
+        yield "training.total_timesteps", str(budget.total_timesteps)
+    if budget.duration is not None:
+        yield "training.duration", f"{budget.duration}s"
+
+
+def _lines(error: UserError) -> list[str]:
+    """The problems of a cell, without the heading that counts them."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return lines[1:] if len(lines) > 1 else lines

@@ -1,0 +1,387 @@
+"""`rlcluster compare` and `rlcluster plot`: the seeds' table, fair warnings, scores, bad input; runs stay untouched."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from rlcluster.cli import main
+from rlcluster.recorded_run import read_run
+from rlcluster.reports.comparison import compare, group_methods, run_names
+from rlcluster.reports.comparison_text import table_text
+from rlcluster.reports.fairness import warnings_for
+from rlcluster.reports.page import page_text
+from rlcluster.run_state import RunState
+
+from conftest import evaluation_of, write_run
+
+REWARDS = [2.0, 3.0, 4.0, 5.0, 6.0, 6.5, 7.0, 7.5, 8.0, 9.0, 8.5, 8.0]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """A sequential run, and a parallel one of twice its speed."""
+    first = write_run(tmp_path / "sequential_1h", {}, REWARDS, fps=1000.0)
+    second = write_run(tmp_path / "parallel_1h", {"mode": "parallel"}, REWARDS * 2, fps=2000.0)
+    return first, second
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def compared(paths: list[Path], **options: object) -> object:
+    return compare([read_run(path) for path in paths], **options)
+
+
+# The table, the report and the files
+
+
+def test_the_table_has_the_known_shape(pair):
+    text = table_text(compared(list(pair)), ["Sequential", "Parallel"])
+    expected = """\
+===================================================================================
+TRAINING COMPARISON
+===================================================================================
+Metric                                   Sequential           Parallel
+-----------------------------------------------------------------------------------
+Duration (hours)                         0.0033               0.0033
+Total Timesteps                          12,000               24,000
+Total Updates                            12                   24
+
+Performance Metrics
+-----------------------------------------------------------------------------------
+Average FPS                              1,000                2,000
+Speedup (Parallel/Sequential)            -                    2.00x
+Final FPS                                1,000                2,000
+
+Reward Metrics
+-----------------------------------------------------------------------------------
+Initial Reward                           2.00                 2.00
+Final Reward                             8.00                 8.00
+Best Reward                              9.00                 9.00
+
+Resource Usage
+-----------------------------------------------------------------------------------
+Cores                                    2                    2
+Peak Memory (GB)                         1.50                 1.50
+
+Efficiency Metrics
+-----------------------------------------------------------------------------------
+Timesteps/Hour                           3,600,000            7,200,000
+Efficiency Gain (%)                      -                    100.0%
+==================================================================================="""
+    assert text == expected
+
+
+def test_the_known_flags_write_the_known_files(pair, tmp_path, capsys):
+    before = [contents(run) for run in pair]
+    picture = tmp_path / "out" / "comparison.png"
+    picture.parent.mkdir()
+    code = main(["compare", "--sequential", str(pair[0]), "--parallel", str(pair[1]), "--output", str(picture)])
+    assert code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    report = (picture.parent / "comparison_report.txt").read_text()
+    assert "SEQUENTIAL VS PARALLEL COMPARISON REPORT" in report
+    assert f"Sequential Directory: {pair[0]}" in report
+    assert "Speedup (FPS): 2.00x\nEfficiency Gain: 100.0%" in report
+    assert "Speedup (Parallel/Sequential)" in capsys.readouterr().out
+    assert [contents(run) for run in pair] == before
+
+
+def test_any_number_of_runs_stands_in_blocks_against_the_first(tmp_path):
+    paths = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, REWARDS, fps=1000.0 * k) for k in range(1, 7)]
+    text = table_text(compared(paths))
+    assert text.count("Metric ") == 2  # four runs, then two
+    assert "Speedup (against the first run)          5.00x                6.00x" in text
+
+
+def test_the_json_has_what_programs_need(pair, tmp_path):
+    assert main(["compare", *map(str, pair), "--output", str(tmp_path / "out")]) == 0
+    data = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [run["name"] for run in data["runs"]] == ["sequential_1h", "parallel_1h"]
+    assert data["runs"][1]["summary"]["average_fps"] == 2000.0
+    assert data["runs"][0]["first_at_threshold"] == {
+        "threshold": 9.0,
+        "steps": 10_000,
+        "seconds": 10.0,
+        "core_hours": pytest.approx(10 * 2 / 3600),
+    }
+    assert data["scores"]["winner"] is None
+
+
+def test_without_runs_the_latest_of_each_mode_are_compared(tmp_path, monkeypatch, capsys):
+    for k, (name, flags) in enumerate(
+        {
+            "old": {"mode": "parallel"},
+            "new": {"mode": "parallel"},
+            "other_game": {"env.name": "maze", "mode": "distributed"},
+            "other_algorithm": {"algorithm": "a2c", "mode": "sequential"},
+            "sequential": {},
+        }.items()
+    ):
+        run = write_run(tmp_path / "runs" / name, dict(flags), REWARDS)
+        os.utime(run / "config.yaml", (1000 + k, 1000 + k))
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--output", "out"]) == 0
+    header = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Metric"))
+    assert header.split() == ["Metric", "sequential", "new"]
+
+
+# Methods and scores
+
+
+def test_runs_that_differ_in_seed_and_game_only_are_one_method(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", {"env.seed": "1"}, REWARDS),
+        write_run(tmp_path / "b", {"env.seed": "2", "env.name": "maze"}, REWARDS),
+        write_run(tmp_path / "c", {"mode": "parallel"}, REWARDS),
+        write_run(tmp_path / "d", {"env.seed": "3", "training.gamma": "0.9"}, REWARDS),
+    ]
+    methods = group_methods([read_run(run) for run in runs])
+    assert methods == {
+        "PPO_Sequential (gamma=0.999)": [0, 1],
+        "PPO_Parallel": [2],
+        "PPO_Sequential (gamma=0.9)": [3],
+    }
+
+
+def test_scores_are_those_on_unseen_levels_where_all_runs_have_them(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", {}, REWARDS, evaluation=evaluation_of(7.5, 9.0)),
+        write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS, evaluation=evaluation_of(10.0)),
+    ]
+    scoring = compared(runs).scoring
+    assert scoring.source == "mean reward on unseen levels, 50 episodes for each run"
+    assert scoring.is_normalised
+    assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == [0.5]  # of 5 to 10
+    assert scoring.aggregates["PPO_Parallel"]["mean"].value == 1.0
+    assert "Not enough runs to tell" in scoring.verdict.text
+
+
+def test_scores_are_training_rewards_where_an_evaluation_is_missing(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", {}, REWARDS, evaluation=evaluation_of(7.5)),
+        write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS),
+    ]
+    scoring = compared(runs).scoring
+    assert scoring.source.startswith("mean reward of the last 100 training episodes")
+    assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == pytest.approx([0.6])  # 8 of 5 to 10
+
+
+def test_a_game_without_a_published_range_is_compared_as_it_is_but_not_averaged_with_others(tmp_path):
+    cartpoles = [
+        write_run(tmp_path / name, {"mode": name, "env.name": "CartPole-v1"}, REWARDS)
+        for name in ("sequential", "parallel")
+    ]
+    scoring = compared(cartpoles).scoring
+    assert not scoring.is_normalised
+    assert scoring.scores["PPO_Parallel"]["CartPole-v1"].tolist() == [8.0]
+    mixed = compared([*cartpoles, write_run(tmp_path / "maze", {"env.name": "maze"}, REWARDS)])
+    assert mixed.scoring is None
+    assert mixed.why_unscored == "No range of scores is published for CartPole-v1, so games cannot be averaged."
+
+
+def test_a_range_of_the_users_own_changes_the_score(tmp_path, capsys):
+    runs = [
+        write_run(tmp_path / mode, {"mode": mode, "env.name": "jumper"}, REWARDS) for mode in ("sequential", "parallel")
+    ]
+    arguments = ["compare", *map(str, runs), "--output", str(tmp_path)]
+    assert main([*arguments, "--score-range", "jumper=3,10"]) == 0
+    data = json.loads((tmp_path / "comparison.json").read_text())
+    assert data["scores"]["methods"]["PPO_Parallel"]["mean"]["value"] == pytest.approx(5 / 7)
+
+
+def test_the_winner_of_enough_clear_runs_is_named(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [*REWARDS, level + seed / 10])
+        for mode, level in (("sequential", 6.0), ("parallel", 9.0))
+        for seed in range(4)
+    ]
+    assert compared(runs).scoring.verdict.winner == "PPO_Parallel"
+
+
+def test_efficiency_is_the_mean_reward_until_the_shortest_run_ends(tmp_path):
+    slow = write_run(tmp_path / "slow", {}, [4.0] * 20, fps=500.0)  # 40 seconds
+    fast = write_run(tmp_path / "fast", {"mode": "parallel"}, [4.0] * 20 + [8.0] * 20, fps=1000.0)  # 40 seconds
+    by_slow, by_fast = compared([slow, fast]).efficiency
+    assert by_slow == pytest.approx({"steps": 4.0, "seconds": 4.0, "core_hours": 4.0})
+    assert by_fast["steps"] == pytest.approx(4.0)  # until 20,000 steps they are the same
+    assert by_fast["seconds"] > 5.5  # until 40 seconds the fast one has seen the better half
+
+
+def test_the_reference_sentence_interpolates_openais_scores(tmp_path):
+    rewards = [7.5] * 1200  # 1.2 million steps
+    run = write_run(tmp_path / "a", {}, rewards, evaluation=evaluation_of(6.0, episodes=300, steps=1_200_000))
+    other = write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS)
+    assert main(["compare", str(run), str(other), "--reference", "--output", str(tmp_path)]) == 0
+    sentences = json.loads((tmp_path / "comparison.json").read_text())["references"]
+    # OpenAI at 1.2 M steps: train 7.59 + 0.2 * 0.90 = 7.77, test 7.12 + 0.2 * 0.62 = 7.244
+    assert sentences == [
+        "a: at 1.20 M steps this run is at 97% of OpenAI's PPO (training levels, last 100 training episodes: "
+        "7.50 against 7.77).",
+        "a: at 1.20 M steps this run is at 83% of OpenAI's PPO (unseen levels, 300 evaluation episodes: "
+        "6.00 against 7.24).",
+        "b: 0.01 M steps; OpenAI's scores are of 0.5 to 25 M steps.",
+    ]
+
+
+# Fairness
+
+
+def warned(*paths: Path) -> list[str]:
+    runs = [read_run(path) for path in paths]
+    return warnings_for(runs, run_names(list(paths)))
+
+
+def test_like_runs_need_no_warning(tmp_path):
+    assert warned(*(write_run(tmp_path / name, {}, REWARDS) for name in "ab")) == []
+
+
+def test_different_machines_are_named(tmp_path, pair):
+    other = write_run(tmp_path / "c", {}, REWARDS, machine={"cpu_model": "another", "cores_allowed": 64})
+    (warning,) = [text for text in warned(pair[0], other) if "different machines" in text]
+    assert "sequential_1h: a processor, 2 cores allowed; c: another, 64 cores allowed" in warning
+
+
+def test_different_load_is_named(tmp_path, pair):
+    summary = json.loads((pair[0] / "benchmark_metrics.json").read_text())
+    other = write_run(tmp_path / "c", {}, REWARDS, summary={**summary, "background_load": 0.35})
+    (warning,) = [text for text in warned(pair[0], other) if "different load" in text]
+    assert "sequential_1h 0%; c 35%" in warning
+
+
+def test_different_games_networks_and_budgets_are_named(tmp_path):
+    summary = json.loads((write_run(tmp_path / "a", {}, REWARDS) / "benchmark_metrics.json").read_text())
+    other = write_run(
+        tmp_path / "b",
+        {"env.name": "maze", "training.duration": "60s"},
+        REWARDS,
+        summary={**summary, "network": "nature"},
+    )
+    texts = warned(tmp_path / "a", other)
+    assert any("different games" in text and "a: coinrun; b: maze" in text for text in texts)
+    assert any("different networks" in text for text in texts)
+    assert any(
+        "different budgets" in text and "total_timesteps=2.5e+07" in text and "duration=60" in text for text in texts
+    )
+
+
+def test_what_a_run_says_of_itself_comes_with_its_name(tmp_path, pair):
+    state = RunState("preempted", 1, 12, "SIGTERM")._asdict()
+    stopped = write_run(tmp_path / "c", {}, REWARDS, state=state)
+    assert warned(pair[0], stopped) == ["c: it was stopped (SIGTERM) after 12 updates and has not been resumed"]
+
+
+# Bad input
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["compare", *map(str, arguments)]) != 0
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rlcluster: error: ")
+    assert "\n" not in error
+    return error
+
+
+def test_one_run_only_is_refused_with_the_command_for_one(pair, capsys):
+    assert f"use: rlcluster plot {pair[0]}" in refusal(capsys, pair[0])
+
+
+def test_the_same_run_twice_is_refused(pair, capsys, tmp_path):
+    assert "the same run is given twice" in refusal(capsys, pair[0], pair[0], "--output", tmp_path / "out")
+
+
+def test_half_of_the_known_flags_is_refused(pair, capsys):
+    assert "give --sequential DIR and --parallel DIR" in refusal(capsys, "--sequential", pair[0])
+
+
+def test_output_inside_a_run_is_refused(pair, capsys):
+    assert "lies in the run" in refusal(capsys, *pair, "--output", pair[0] / "logs")
+
+
+def test_a_threshold_for_different_games_is_refused(pair, tmp_path, capsys):
+    maze = write_run(tmp_path / "maze", {"env.name": "maze"}, REWARDS)
+    assert "--threshold 5: the runs are of different games" in refusal(capsys, pair[0], maze, "--threshold", "5")
+
+
+def test_two_folders_of_one_name_are_told_apart(tmp_path):
+    assert run_names([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
+
+
+@pytest.mark.parametrize("text", ["jumper", "jumper=3", "jumper=10,3", "=1,2", "jumper=a,b"])
+def test_a_malformed_range_is_refused(text, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["compare", "--score-range", text])
+    assert left.value.code == 2
+    assert "--score-range" in capsys.readouterr().err
+
+
+def test_runs_with_nan_rewards_and_without_episodes_are_still_shown(tmp_path, capsys):
+    first = write_run(tmp_path / "a", {}, [math.nan, 3.0])
+    second = write_run(tmp_path / "b", {"mode": "parallel"}, [None, None], summary=None)
+    assert main(["compare", str(first), str(second), "--output", str(tmp_path / "out")]) == 0
+    assert "There is no score of b: no episode has finished in it." in capsys.readouterr().out
+    assert (tmp_path / "out" / "comparison.html").exists()
+
+
+# The page
+
+
+def test_names_from_outside_cannot_become_markup(tmp_path):
+    runs = [write_run(tmp_path / name, {}, REWARDS) for name in ("<script>alert(1)<", "b")]
+    text = page_text(compared(runs), "</title><b>")
+    assert "<script>alert" not in text
+    assert "</title><b>" not in text
+
+
+def test_ten_long_runs_make_a_page_below_three_megabytes(tmp_path):
+    rewards = [float(k % 10) for k in range(2_000)]
+    runs = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, rewards) for k in range(10)]
+    assert len(page_text(compared(runs), "ten").encode()) < 3_000_000
+
+
+def test_the_page_asks_the_network_for_nothing(pair):
+    text = page_text(compared(list(pair)), "page")
+    assert "default-src 'none'" in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # the name of SVG, not an address
+    assert "https://" not in text
+
+
+# plot
+
+
+def test_the_curves_of_a_run_become_a_picture(pair, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(pair[0])]) == 0
+    assert Path("sequential_1h.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["plot", str(pair[0]), "--output", "curves.svg"]) == 0
+    assert "<svg" in Path("curves.svg").read_text()
+
+
+def test_a_metrics_file_alone_becomes_a_picture(pair, tmp_path):
+    (log,) = pair[0].glob("logs/*/metrics.jsonl")
+    assert main(["plot", "--log-file", str(log), "--output", str(tmp_path / "curves.pdf")]) == 0
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a run directory, or --log-file FILE"),
+        (["RUN", "--log-file", "x"], "give a run directory, or --log-file FILE"),
+        (["RUN", "--output", "curves.txt"], "should end in .png, .pdf, .svg"),
+        (["RUN", "--output", "nowhere/curves.png"], "there is no directory"),
+        (["RUN", "--output", "RUN/curves.png"], "lies in the run"),
+        (["--log-file", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
+    ],
+)
+def test_bad_input_of_plot_is_refused_in_one_line(pair, arguments, message, capsys):
+    assert main(["plot", *(text.replace("RUN", str(pair[0])) for text in arguments)]) != 0
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

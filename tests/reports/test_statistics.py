@@ -1,0 +1,183 @@
+"""The statistics of a benchmark: by hand on small cases, and against rliable on random ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rliable import library, metrics
+
+from rlcluster.reports.statistics import (
+    AGGREGATES,
+    Interval,
+    chance_of_a_clean_sweep,
+    estimate,
+    first_reach,
+    iqm,
+    mean,
+    mean_until,
+    median,
+    normalise,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    verdict,
+)
+
+TWO_GAMES = [np.array([0.0, 1.0, 2.0, 5.0]), np.array([0.2, 0.4])]
+
+
+def scores(*games: list[float]) -> dict[str, np.ndarray]:
+    return {f"game{k}": np.array(values) for k, values in enumerate(games)}
+
+
+def test_a_score_is_normalised_by_the_games_range():
+    assert normalise(7.5, 5, 10) == 0.5
+    assert normalise(-1.5, -1.5, 32.4) == 0.0
+    assert normalise(12, 5, 10) == pytest.approx(1.4)  # beyond the range it stays beyond
+
+
+def test_the_aggregates_by_hand():
+    # of six scores, a quarter is one at each end: whole ones only
+    assert iqm(TWO_GAMES) == pytest.approx((0.2 + 0.4 + 1.0 + 2.0) / 4)
+    assert mean(TWO_GAMES) == pytest.approx((2.0 + 0.3) / 2)  # each game counts the same, however many its runs
+    assert median(TWO_GAMES) == pytest.approx((2.0 + 0.3) / 2)
+    assert median([*TWO_GAMES, np.array([9.0])]) == pytest.approx(2.0)
+    # the capped scores are 0, .2, .4 and three ones
+    assert optimality_gap(TWO_GAMES) == pytest.approx(1 - 3.6 / 6)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
+def test_the_aggregates_are_rliables(num_runs, num_games, seed):
+    matrix = np.random.default_rng(seed).normal(0.5, 0.5, (num_runs, num_games))
+    games = list(matrix.T)
+    assert iqm(games) == pytest.approx(metrics.aggregate_iqm(matrix))
+    assert mean(games) == pytest.approx(metrics.aggregate_mean(matrix))
+    assert median(games) == pytest.approx(metrics.aggregate_median(matrix))
+    assert optimality_gap(games) == pytest.approx(metrics.aggregate_optimality_gap(matrix))
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
+def test_the_probability_of_improvement_is_rliables(num_first, num_second, num_games, seed):
+    draws = np.random.default_rng(seed)
+    first = draws.integers(0, 4, (num_first, num_games)).astype(float)  # with ties
+    second = draws.integers(0, 4, (num_second, num_games)).astype(float)
+    ours = probability_of_improvement(scores(*first.T.tolist()), scores(*second.T.tolist()), resamples=10)
+    assert ours.value == pytest.approx(metrics.probability_of_improvement(first, second))
+
+
+def test_the_performance_profile_is_rliables():
+    matrix = np.random.default_rng(3).random((5, 4))
+    thresholds = np.linspace(0, 1, 21)
+    values, low, high = performance_profile(scores(*matrix.T.tolist()), thresholds)
+    expected, _ = library.create_performance_profile({"a": matrix}, thresholds, reps=10)
+    np.testing.assert_allclose(values, expected["a"])
+    assert (low <= values).all()
+    assert (values <= high).all()
+
+
+def test_the_bootstrap_intervals_are_rliables_within_their_noise():
+    matrix = np.random.default_rng(5).random((8, 3))
+    games = scores(*matrix.T.tolist())
+    _, intervals = library.get_interval_estimates(
+        {"a": matrix},
+        lambda x: np.array([metrics.aggregate_iqm(x), metrics.aggregate_mean(x)]),
+        reps=4000,
+    )
+    for k, name in enumerate(("iqm", "mean")):
+        ours = estimate(games, AGGREGATES[name])
+        assert (ours.low, ours.high) == pytest.approx(tuple(intervals["a"][:, k]), abs=0.015)
+
+
+def test_a_bootstrap_draws_within_each_game():
+    # One run in each game: every resample is the same, so the interval has no width, though the games differ.
+    assert estimate(scores([0.0], [1.0]), mean) == Interval(0.5, 0.5, 0.5)
+
+
+def test_the_interval_of_two_runs_by_hand():
+    # Resamples of (0, 1): 00, 01, 10, 11 with means 0, .5, .5, 1: a quarter each at the ends.
+    assert estimate(scores([0.0, 1.0]), mean) == Interval(0.5, 0.0, 1.0)
+
+
+def test_the_same_seed_gives_the_same_interval():
+    games = scores(np.random.default_rng(0).random(20).tolist())
+    assert estimate(games, iqm, seed=4) == estimate(games, iqm, seed=4)
+    assert estimate(games, mean, seed=4) != estimate(games, mean, seed=5)
+
+
+def test_an_interval_holds_the_true_mean_about_as_often_as_it_says():
+    draws = np.random.default_rng(1)
+    hits = 0
+    for _ in range(200):
+        interval = estimate(scores(draws.normal(0, 1, 30).tolist()), mean, resamples=400)
+        hits += interval.low <= 0 <= interval.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def literal_sweep(first: int, second: int) -> float:
+    """Of all ways to deal the ranks 1..n+m, those in which one side has all the highest."""
+    deals = list(itertools.combinations(range(first + second), first))
+    extreme = [deal for deal in deals if set(deal) in (set(range(first)), set(range(second, first + second)))]
+    return len(extreme) / len(deals)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 2), (3, 3), (2, 4), (4, 4)])
+def test_the_chance_of_a_clean_sweep_is_that_of_the_literal_count(first, second):
+    ours = chance_of_a_clean_sweep(scores([0.0] * first), scores([0.0] * second))
+    assert ours == pytest.approx(literal_sweep(first, second))
+
+
+def test_games_multiply_what_a_clean_sweep_can_show():
+    assert chance_of_a_clean_sweep(scores([0, 0], [0, 0]), scores([1, 1], [1, 1])) == pytest.approx(2 / 36)
+
+
+def test_a_winner_is_named_where_the_interval_supports_it():
+    best, other = [0.8, 0.82, 0.84, 0.86], [0.1, 0.12, 0.14, 0.2]
+    result = verdict({"a": scores(other), "b": scores(best)})
+    assert result.winner == "b"
+    assert result.text == "b is best: a run of it is above one of a, the closest, with probability 1.00 (1.00 to 1.00)."
+
+
+def test_three_runs_each_are_not_enough_however_clear_they_look():
+    result = verdict({"a": scores([0.9, 0.9, 0.9]), "b": scores([0.1, 0.1, 0.1])})
+    assert result.winner is None
+    assert result.text.startswith("Not enough runs to tell: a has the highest score, but against b even the clearest")
+    assert "10%" in result.text  # 2 / C(6, 3)
+
+
+def test_many_overlapping_runs_are_not_enough_either():
+    result = verdict({"a": scores([0.1, 0.5, 0.9, 0.3, 0.6]), "b": scores([0.2, 0.5, 0.8, 0.4, 0.5])})
+    assert result.winner is None
+    assert "0.5 is within that interval" in result.text
+
+
+def test_a_winner_must_be_ahead_of_all_the_others():
+    methods = {
+        "a": scores([0.9, 0.8, 0.85, 0.95, 0.7]),
+        "b": scores([0.1] * 5),
+        "c": scores([0.88, 0.79, 0.9, 0.92, 0.71]),
+    }
+    assert verdict(methods).winner is None
+
+
+def test_one_method_has_nobody_to_beat():
+    assert verdict({"a": scores([1.0])}) == (None, "One method only: there is nothing to compare it with.")
+
+
+def test_the_mean_height_of_a_curve_by_hand():
+    at, values = np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 0.0])
+    # level 2 until 1, then 2..4 (mean 3), then 4..2 over one unit (mean 3) until the horizon 3
+    assert mean_until(at, values, 3.0) == pytest.approx((2 + 3 + 3) / 3)
+    assert mean_until(at, values, 4.0) == pytest.approx((2 + 3 + 4) / 4)
+    assert mean_until(at, values, 5.0) is None  # it ends before
+    assert mean_until(at, np.array([np.nan, 4.0, 0.0]), 2.0) == pytest.approx(4.0)
+    assert mean_until(at, np.full(3, np.nan), 2.0) is None
+
+
+def test_a_threshold_is_reached_at_the_first_point_at_or_above_it():
+    at, values = np.array([10.0, 20.0, 30.0, 40.0]), np.array([np.nan, 4.9, 5.0, 3.0])
+    assert first_reach(at, values, 5.0) == 30.0
+    assert first_reach(at, values, 6.0) is None
