@@ -12,9 +12,9 @@ import numpy as np
 
 from rlcluster.recorded_run import Column, Metrics
 
-MAX_POINTS = 200
+MAX_POINTS = 100
 MIN_POINTS = 10
-EPISODES_PER_POINT = 50  # at least, where the run has enough of them
+EPISODES_PER_POINT = 100  # at least, where the run has enough of them
 NORMAL_QUANTILE = 1.96
 
 PHASES = ("rollout", "learn", "sync", "idle")

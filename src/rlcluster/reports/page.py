@@ -147,8 +147,7 @@ def _profile_data(scoring: Scoring | None) -> dict[str, Any]:
 
 def _verdict(comparison: Comparison) -> str:
     text = comparison.scoring.verdict.text if comparison.scoring is not None else comparison.why_unscored
-    references = "".join(f"<p>{escape(sentence)}</p>" for sentence in comparison.references)
-    return f'<p class="verdict">{escape(text)}</p>{references}'
+    return f'<p class="verdict">{escape(text)}</p>'
 
 
 def _warnings(warnings: Sequence[str]) -> str:
@@ -244,6 +243,9 @@ def _scores(comparison: Comparison) -> str:
     if reached:
         parts.append("<h3>Time to a reward (mean over 100 training episodes)</h3>")
         parts.append(_table(["run", "first at"], reached))
+    if comparison.references:
+        parts.append("<h3>Beside OpenAI's published PPO (easy levels, 200 for training, mean of 3 runs)</h3>")
+        parts += [f"<p>{escape(sentence)}</p>" for sentence in comparison.references]
     return "".join(parts)
 
 

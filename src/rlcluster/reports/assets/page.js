@@ -8,6 +8,7 @@ const AXES = {
   core_hours: { title: "core-hours", of: (run, curve) => curve.seconds.map((s) => (s * run.cores) / 3600) },
 };
 const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
+const PUBLISHED = { name: "OpenAI's PPO", method: -1, look: { color: "var(--faint)", dash: "2 3" } };
 const WIDTH = 560, HEIGHT = 300, LEFT = 56, RIGHT = 10, TOP = 10, BOTTOM = 40;
 
 let axis = "steps";
@@ -59,6 +60,7 @@ function drawChart(figure, spec) {
   const [, xMax] = extent(shown.map((series) => series.x));
   let [yMin, yMax] = extent(shown.flatMap((series) => [series.y, series.low ?? [], series.high ?? []]));
   if (spec.fromZero) yMin = Math.min(0, yMin);
+  if (yMin === yMax) [yMin, yMax] = [yMin - (Math.abs(yMin) || 1) / 2, yMax + (Math.abs(yMax) || 1) / 2];
   const yTicks = ticks(yMin, yMax, 5), xTicks = ticks(0, xMax, 6).filter((value) => value <= xMax * 1.001);
   [yMin, yMax] = [yTicks[0], yTicks[yTicks.length - 1]];
   const px = (x) => LEFT + (x / (xMax || 1)) * (WIDTH - LEFT - RIGHT);
@@ -148,7 +150,7 @@ function rewardSeries(game) {
   if (published && axis === "steps") {
     const last = Math.max(...runs.map((run) => run.curves.reward.steps[run.curves.reward.steps.length - 1]));
     const points = until(published.steps, published.train, last);
-    if (points.x.length) series.push({ name: "OpenAI's PPO", method: -1, look: { color: "var(--faint)", dash: "2 3" }, ...points });
+    if (points.x.length) series.push({ ...PUBLISHED, ...points });
   }
   return series;
 }
@@ -185,14 +187,17 @@ function drawAll() {
   });
 }
 
+function lineSample({ color, dash }) {
+  const sample = element("svg", { width: 34, height: 10, viewBox: "0 0 34 10", style: "width:34px" });
+  sample.append(element("line", { x1: 0, x2: 34, y1: 5, y2: 5, style: `stroke:${color};stroke-width:2.5`, "stroke-dasharray": dash }));
+  return sample;
+}
+
 function addKey() {
   const key = document.getElementById("key");
   data.methods.forEach((name, method) => {
     const button = element("button", { type: "button", "aria-pressed": "true" });
-    const { color, dash } = look(method);
-    const sample = element("svg", { width: 34, height: 10, viewBox: "0 0 34 10", style: "width:34px" });
-    sample.append(element("line", { x1: 0, x2: 34, y1: 5, y2: 5, style: `stroke:${color};stroke-width:2.5`, "stroke-dasharray": dash }));
-    button.append(sample, element("span", {}, name));
+    button.append(lineSample(look(method)), element("span", {}, name));
     button.addEventListener("click", () => {
       hidden.has(method) ? hidden.delete(method) : hidden.add(method);
       button.setAttribute("aria-pressed", String(!hidden.has(method)));
@@ -200,6 +205,11 @@ function addKey() {
     });
     key.append(button);
   });
+  if (Object.keys(data.reference).length) {
+    const entry = element("span");
+    entry.append(lineSample(PUBLISHED.look), element("span", {}, ` ${PUBLISHED.name} (by steps, training levels)`));
+    key.append(entry);
+  }
 }
 
 for (const input of document.querySelectorAll("input[name=axis]")) {
