@@ -106,5 +106,5 @@ stress: $(INSTALLED)  ## kill actors and learners at random moments, 20 times
 	$(BIN)/python benchmarks/stress.py $(ARGS)
 
 clean:  ## remove environments and caches; runs/ stays
-	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist test-artefacts src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -337,3 +338,38 @@ def test_a_real_process_is_pinned_to_its_share():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "1"
+
+
+def test_the_processes_that_a_run_has_started_are_its_own():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        assert child.pid in {process.pid for process in machine._own_processes()}
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_others_do_with_the_machine_is_counted():
+    other_work = machine.OtherWork()
+    burn = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\n"
+    burn += "while time.process_time() < 1: pass\nprint(time.process_time(), flush=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", burn], capture_output=True, text=True, check=True
+    )  # none of our children
+    seconds = float(done.stdout.split()[-1])
+    share = other_work.share()
+    assert share is not None
+    elapsed = time.perf_counter() - other_work._begin[0]
+    assert share * elapsed * (os.cpu_count() or 1) >= 0.8 * seconds
+
+
+def test_our_own_work_is_not_that_of_others():
+    begin, other_work = time.process_time(), machine.OtherWork()
+    busy_before = machine.OtherWork()._begin[1]
+    while time.process_time() - begin < 1:
+        pass
+    busy = machine.OtherWork()._begin[1] - busy_before  # of the whole machine, us included
+    share = other_work.share()
+    assert share is not None
+    elapsed = time.perf_counter() - other_work._begin[0]
+    assert share * elapsed * (os.cpu_count() or 1) <= busy - 0.8

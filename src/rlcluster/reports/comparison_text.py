@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rlcluster.console import counted
 from rlcluster.recorded_run import RecordedRun
-from rlcluster.reports.comparison import Comparison, Scoring
+from rlcluster.reports.comparison import Comparison, Reached, Scoring
 from rlcluster.reports.statistics import Interval
 
 LABEL_WIDTH, COLUMN_WIDTH, RUNS_PER_BLOCK = 41, 21, 4
@@ -74,7 +74,7 @@ def run_lines(run: RecordedRun) -> list[str]:
     ]
     if run.evaluation is not None:
         titles = {"test": "Unseen Levels", "train": "Training Levels"}
-        lines += [f"{titles.get(levels, levels)}: {_evaluated(run, levels)}" for levels in run.evaluation.results]
+        lines += [f"{titles.get(levels, levels)}: {evaluated_text(run, levels)}" for levels in run.evaluation.results]
         lines.append(f"Generalisation Gap: {number(run.evaluation.gap, '.2f')}")
     return lines
 
@@ -95,8 +95,8 @@ def score_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def reached_text(reached: Any) -> str:
-    if reached.steps is None:
+def reached_text(reached: Reached) -> str:
+    if reached.steps is None or reached.seconds is None or reached.core_hours is None:
         return f"{reached.threshold:.2f} never"
     return (
         f"{reached.threshold:.2f} after {reached.steps:,.0f} steps, {reached.seconds / 60:.1f} minutes, "
@@ -146,7 +146,7 @@ def _gain(run: RecordedRun, first: RecordedRun) -> str:
     return MISSING if ratio is None else f"{100 * (ratio - 1):.1f}%"
 
 
-def _evaluated(run: RecordedRun, levels: str) -> str:
+def evaluated_text(run: RecordedRun, levels: str) -> str:
     """`6.13 (5.57 to 6.67), 300 episodes`"""
     if run.evaluation is None or levels not in run.evaluation.results:
         return MISSING

@@ -15,7 +15,7 @@ NOT_COMPARED = "output."  # where a run lies does not matter
 
 
 class Difference(NamedTuple):
-    """A setting with its value in each run."""
+    """A setting with its value in each run; None where it is null, or the algorithm has no such setting."""
 
     key: str
     values: Sequence[Any]

@@ -19,6 +19,7 @@ from rlcluster.reports.comparison import Comparison, Scoring
 from rlcluster.reports.comparison_text import (
     AGGREGATE_TITLES,
     MISSING,
+    evaluated_text,
     interval_text,
     number,
     reached_text,
@@ -187,8 +188,8 @@ def _runs_table(comparison: Comparison) -> str:
         ("initial reward", of("initial_reward", ".2f")),
         ("final reward", of("final_reward", ".2f")),
         ("best reward", of("best_reward", ".2f")),
-        ("training levels", lambda k: _evaluated(runs[k], "train")),
-        ("unseen levels", lambda k: _evaluated(runs[k], "test")),
+        ("training levels", lambda k: evaluated_text(runs[k], "train")),
+        ("unseen levels", lambda k: evaluated_text(runs[k], "test")),
         ("generalisation gap", lambda k: _gap(runs[k])),
         ("peak memory (GB)", of("peak_memory_gb", ".2f")),
         ("timesteps/hour", of("timesteps_per_hour", ",.0f")),
@@ -196,14 +197,6 @@ def _runs_table(comparison: Comparison) -> str:
     ]
     rows = [[cell(k) for _, cell in columns] for k in range(len(runs))]
     return _table([heading for heading, _ in columns], rows)
-
-
-def _evaluated(run: RecordedRun, levels: str) -> str:
-    if run.evaluation is None or levels not in run.evaluation.results:
-        return MISSING
-    result = run.evaluation.results[levels]
-    low, high = result.get("reward_interval_95") or (math.nan, math.nan)
-    return f"{result['reward_mean']:.2f} ({low:.2f} to {high:.2f}), {result['episodes']} episodes"
 
 
 def _gap(run: RecordedRun) -> str:
@@ -317,7 +310,9 @@ def _clips(comparison: Comparison) -> str:
 
 
 def _differences(comparison: Comparison) -> str:
-    rows = [[row.key, *map(str, row.values)] for row in comparison.differences]
+    rows = [
+        [row.key, *(MISSING if value is None else str(value) for value in row.values)] for row in comparison.differences
+    ]
     return _table(["setting", *comparison.names], rows) if rows else "<p>None.</p>"
 
 

@@ -39,7 +39,7 @@ from rlcluster.run_state import RUNS_FOLDER, acquire_lock, make_folders, read_st
 EVALUATION = "evaluation.json"
 SUITE_FILE = "suite.json"
 LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
-STARTING_SECONDS = 8.0  # of a process, for the plan; measured ones replace it
+STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # for the plan; measured evaluations replace the second
 
 CellState = Literal["finished", "failed", "stopped"]
 
@@ -176,7 +176,7 @@ class _SuiteRun:
         """Timed cells take their time; others what those have taken that are done. None where nothing is known."""
         finished = [outcome for outcome in self._outcomes if outcome.state == "finished"]
         evaluations = [outcome.evaluate_seconds for outcome in finished if outcome.evaluate_seconds > 0]
-        evaluation = sum(evaluations) / len(evaluations) if evaluations else STARTING_SECONDS
+        evaluation = sum(evaluations) / len(evaluations) if evaluations else EVALUATING_SECONDS
         evaluation = evaluation if self._suite.plan.evaluation.num_episodes else 0.0
         trained = {outcome.name: outcome.train_seconds for outcome in finished if outcome.train_seconds > 0}
         seconds = 0.0
@@ -186,7 +186,7 @@ class _SuiteRun:
             known = alike or list(trained.values())
             if duration is None and not known:
                 return None
-            seconds += evaluation + (duration + STARTING_SECONDS / 2 if duration else sum(known) / len(known))
+            seconds += evaluation + (duration + STARTING_SECONDS if duration else sum(known) / len(known))
         return seconds
 
     def _outcome_text(self, cell: Cell, outcome: Outcome, pending: Sequence[Cell]) -> str:
