@@ -360,7 +360,7 @@ def test_what_others_do_with_the_machine_is_counted():
     share = other_work.share()
     assert share is not None
     elapsed = time.perf_counter() - other_work._begin[0]
-    assert share * elapsed * (os.cpu_count() or 1) >= 0.8 * seconds
+    assert share * elapsed * machine._affinity_cores() >= 0.8 * seconds
 
 
 def test_our_own_work_is_not_that_of_others():
@@ -372,4 +372,4 @@ def test_our_own_work_is_not_that_of_others():
     share = other_work.share()
     assert share is not None
     elapsed = time.perf_counter() - other_work._begin[0]
-    assert share * elapsed * (os.cpu_count() or 1) <= busy - 0.8
+    assert share * elapsed * machine._affinity_cores() <= busy - 0.8

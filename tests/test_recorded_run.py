@@ -75,7 +75,7 @@ def test_a_broken_last_line_of_a_killed_run_is_passed_over_and_told(run):
         file.write('{"update": 21, "steps_glob')
     recorded = read_run(run)
     assert len(recorded.metrics) == 20
-    assert recorded.remarks == ["1 lines of its metrics are broken and were passed over"]
+    assert recorded.remarks == ["not readable, and passed over: 1 line of its metrics"]
 
 
 def test_rewards_that_are_no_numbers_count_for_nothing_and_are_told(tmp_path):
@@ -177,3 +177,50 @@ def test_the_latest_run_comes_first(tmp_path):
         file = write_run(tmp_path / name, {}, REWARDS) / "config.yaml"
         os.utime(file, (1000 + (k * 7) % 3, 1000 + (k * 7) % 3))
     assert [path.name for path in runs_below(tmp_path)] == ["c", "b", "a"]
+
+
+def test_an_unfinished_run_counts_the_cores_that_it_was_given(tmp_path):
+    machine = {"cores_allowed": 8, "num_threads": 8}
+    assert read_run(write_run(tmp_path / "run", {}, REWARDS, summary=None, machine=machine)).cores == 8
+
+
+def test_a_summary_of_an_older_version_is_completed_from_the_metrics(run):
+    old = json.loads((run / "benchmark_metrics.json").read_text())
+    del old["num_workers"], old["peak_memory_gb"]
+    (run / "benchmark_metrics.json").write_text(json.dumps(old | {"average_fps": "fast", "total_timesteps": None}))
+    summary = read_run(run).summary
+    assert (summary["num_workers"], summary["peak_memory_gb"]) == (1, 1.5)
+    assert (summary["average_fps"], summary["total_timesteps"]) == (1000.0, 20_000)
+
+
+def test_an_evaluation_in_another_environment_is_not_the_runs_score(run):
+    (run / "evaluation.json").write_text(json.dumps(evaluation_of(5.0)))
+    other = evaluation_of(9.0) | {"env": "procgen-maze-v0"}
+    (run / "evaluation_maze.json").write_text(json.dumps(other))
+    evaluation = read_run(run).evaluation
+    assert evaluation is not None
+    assert evaluation.results["test"]["reward_mean"] == 5.0
+
+
+def test_levels_of_two_evaluations_of_one_checkpoint_come_together(run):
+    (run / "evaluation_1.json").write_text(json.dumps(evaluation_of(5.0, 6.0)))
+    late = evaluation_of(5.5)
+    (run / "evaluation_2.json").write_text(json.dumps(late))
+    os.utime(run / "evaluation_1.json", (1000, 1000))
+    evaluation = read_run(run).evaluation
+    assert evaluation is not None
+    assert {levels: result["reward_mean"] for levels, result in evaluation.results.items()} == {
+        "train": 6.0,
+        "test": 5.5,
+    }
+
+
+def test_an_evaluation_of_an_early_checkpoint_is_told(tmp_path):
+    recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, evaluation=evaluation_of(5.0, steps=4_000)))
+    assert recorded.remarks == ["its evaluation is of a checkpoint at 4,000 steps"]
+
+
+def test_a_task_is_the_game_and_what_its_environment_has_of_its_own(tmp_path):
+    flags = {"env.name": "maze", "env.distribution_mode": "hard", "env.num_levels": "500", "env.seed": "3"}
+    assert read_run(write_run(tmp_path / "a", flags, REWARDS)).task == "maze (distribution_mode=hard, num_levels=500)"
+    assert read_run(write_run(tmp_path / "b", {"env.name": "CartPole-v1"}, REWARDS)).task == "CartPole-v1"

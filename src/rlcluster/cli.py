@@ -188,8 +188,10 @@ def _compare(options: argparse.Namespace) -> int:
 def _plot(options: argparse.Namespace) -> int:
     from rlcluster.reports.compare import plot_command
 
-    paths = (Path(text) if text is not None else None for text in (options.run, options.log_file, options.output))
-    return plot_command(*paths)
+    run, log_file, output = (
+        Path(text) if text is not None else None for text in (options.run, options.log_file, options.output)
+    )
+    return plot_command(run, log_file, output, options.reference)
 
 
 def _suite(options: argparse.Namespace) -> int:
@@ -335,6 +337,7 @@ def _add_plot(commands: Any) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="run directory")
     parser.add_argument("--log-file", metavar="FILE", help="a metrics.jsonl instead of a run")
     parser.add_argument("--output", metavar="FILE", help=".png, .pdf or .svg (default: RUN.png in this directory)")
+    parser.add_argument("--reference", action="store_true", help="also show OpenAI's published PPO scores")
 
 
 def _add_suite(commands: Any) -> None:

@@ -50,15 +50,15 @@ def load_settings(
 
     Raises a UserError that lists every problem at once.
     """
-    given = _override(dict(base or {}), read_file(file) if file is not None else {})
-    given = _override(given, _sections(flags or {}))
+    given = override(dict(base or {}), read_file(file) if file is not None else {})
+    given = override(given, _sections(flags or {}))
     if algorithm is not None:
         given["algorithm"] = algorithm
     if mode is not None:
         given["mode"] = mode
     given = {key: {} if is_null(value) else value for key, value in given.items()}
     chosen = given.get("algorithm", "ppo")
-    data = merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
+    data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
     settings, problems = _validate(data)
     if settings is not None:
         settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
@@ -103,7 +103,14 @@ def resume_differences(old: Settings, new: Settings) -> list[str]:
     ]
 
 
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """The upper source wins; one of a group of alternatives in it replaces the whole group below it."""
+    given = flatten(upper)
+    replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
+    return _merge(_without(lower, replaced), upper)
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Section by section. A section that is no section stays as it is, to be reported."""
     merged = dict(lower)
     for key, value in upper.items():
@@ -144,13 +151,6 @@ def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
         section, name = key.split(".")
         sections.setdefault(section, {})[name] = value
     return sections
-
-
-def _override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The upper source wins; one of a group of alternatives in it replaces the whole group below it."""
-    given = flatten(upper)
-    replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
-    return merge(_without(lower, replaced), upper)
 
 
 def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:

@@ -172,24 +172,27 @@ def memory_available_gb(cgroup_root: Path = CGROUP_ROOT) -> float:
 
 
 class OtherWork:
-    """What others do with this machine while a run goes on: its other processes, and the host of a virtual machine."""
+    """What others do with the cores of this process while a run goes on: other processes of the machine, and what the
+    host of a virtual machine withholds.
+    """
 
     def __init__(self) -> None:
         self._begin = self._now()
 
     def share(self) -> float | None:
-        """Of all its cores, on average since this was made; None where the system does not tell."""
+        """Of the cores, on average since this was made; None where the system does not tell."""
         now = self._now()
         seconds, busy, own = (after - before for after, before in zip(now, self._begin, strict=True))
-        cores = os.cpu_count() or 1
+        cores = _affinity_cores()
         return min(1.0, max(0.0, busy - own) / (seconds * cores)) if seconds > 0 and busy > 0 else None
 
     def _now(self) -> tuple[float, float, float]:
-        """Seconds of the clock, of all cores that were busy or withheld, and of the processes of this run."""
+        """Seconds of the clock, of the cores that were busy or withheld, and of the processes of this run."""
         import psutil
 
-        times = psutil.cpu_times()
-        busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+        kinds, own = ("user", "nice", "system", "irq", "softirq", "steal"), _affinity()
+        times = [one for core, one in enumerate(psutil.cpu_times(percpu=True)) if not own or core in own]
+        busy = sum(getattr(one, kind, 0.0) for one in times for kind in kinds)
         return time.perf_counter(), busy, sum(map(_cpu_seconds, _own_processes()))
 
 

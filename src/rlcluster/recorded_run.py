@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlcluster.config import CONFIG_FILE, Settings
+from rlcluster.config import CONFIG_FILE, EnvSettings, Settings
 from rlcluster.config_loading import load_settings
+from rlcluster.console import counted
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import UserError
 from rlcluster.run_state import RUNS_FOLDER, RunState, read_state
@@ -28,10 +29,24 @@ METRICS_FILE = "metrics.jsonl"
 EVALUATION_FILES = "evaluation*.json"  # what `rlcluster evaluate --json RUN/evaluation.json` leaves
 CLIP_FILES = "*.mp4"  # what `rlcluster evaluate --video RUN/play.mp4` leaves
 
+NOT_THE_TASK = ("name", "num_envs", "seed")
+
 WINDOW = 100  # episodes in `episode_reward_recent`
 FINAL_UPDATES = 10  # the final fps is taken over the last updates
+STALE_EVALUATION = 0.95  # an evaluation of a checkpoint before this share of the run is told
 COLUMNS = (
-    *("update", "steps_global", "elapsed_seconds", "fps", "t_iter", "t_rollout", "t_learn", "t_sync", "learner_idle"),
+    *(
+        "update",
+        "steps_global",
+        "world_size",
+        "elapsed_seconds",
+        "fps",
+        "t_iter",
+        "t_rollout",
+        "t_learn",
+        "t_sync",
+        "learner_idle",
+    ),
     *("policy_loss", "value_loss", "entropy", "memory_gb", "peak_memory_gb"),
     *("episode_count", "episode_reward_mean", "episode_reward_std", "episode_length_mean", "episode_reward_recent"),
 )
@@ -83,8 +98,21 @@ class RecordedRun(NamedTuple):
 
     @property
     def game(self) -> str:
-        """`coinrun` for a game of Procgen, else the environment's own name."""
-        return procgen_game(self.settings.env.name) or self.settings.env.name
+        return _game(self.settings.env.name)
+
+    @property
+    def task(self) -> str:
+        """The game, and in what its environment differs from the default: runs of one task can be compared."""
+        env, default = self.settings.env, EnvSettings(name=self.settings.env.name)
+        if procgen_game(env.name) is None:
+            return self.game
+        changed = {key: value for key, value in env if key not in NOT_THE_TASK and value != getattr(default, key)}
+        return self.game + (f" ({', '.join(f'{key}={value}' for key, value in changed.items())})" if changed else "")
+
+    @property
+    def is_finished(self) -> bool:
+        """True too of a run that does not say how it ended."""
+        return self.state is None or self.state.state == "finished"
 
     @property
     def cores(self) -> int:
@@ -104,15 +132,14 @@ def read_run(path: Path) -> RecordedRun:
     metrics = read_metrics_file(_metrics_file(path, settings))
     state = read_state(path)
     machine = _read_json(path / MACHINE_FILE, remarks) or {}
-    written = _read_json(path / SUMMARY_FILE, remarks)
-    is_current = written is not None and written.get("total_updates", -1) >= metrics["update"][-1]
-    summary = written if written is not None and is_current else summary_of(metrics, settings)
-    remarks += _state_remarks(state, metrics)
-    if metrics.num_broken:
-        remarks.append(f"{metrics.num_broken} lines of its metrics are broken and were passed over")
-    if np.isnan(metrics["episode_reward_mean"][metrics["episode_count"] > 0]).any():
-        remarks.append("some of its rewards are not numbers; those updates count for nothing in the curves")
-    evaluation = _read_evaluation(path, remarks)
+    summary = summary_of(metrics, settings, machine)
+    written = _read_json(path / SUMMARY_FILE, remarks) or {}
+    if _number(written.get("total_updates")) >= metrics["update"][-1]:  # else it is of an earlier part of the run
+        summary |= {key: value for key, value in written.items() if _is_plausible(value, summary.get(key))}
+    remarks += [*_state_remarks(state, metrics), *_metrics_remarks(metrics)]
+    evaluation = _read_evaluation(path, settings.env.name, remarks)
+    if evaluation is not None and evaluation.steps_global < STALE_EVALUATION * summary["total_timesteps"]:
+        remarks.append(f"its evaluation is of a checkpoint at {evaluation.steps_global:,} steps")
     return RecordedRun(
         path, settings, state, machine, metrics, summary, evaluation, sorted(path.glob(CLIP_FILES)), remarks
     )
@@ -123,7 +150,11 @@ def read_metrics_file(path: Path) -> Metrics:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; the run has logged nothing yet, or it is not a run")
     records, num_broken = [], 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    for line in text.splitlines():
         record = _record(line)
         if record is None:
             num_broken += 1
@@ -150,11 +181,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def summary_of(metrics: Metrics, settings: Settings) -> dict[str, Any]:
+def summary_of(metrics: Metrics, settings: Settings, machine: Mapping[str, Any]) -> dict[str, Any]:
     """What benchmark_metrics.json would say, from the metrics alone: of a run that goes on or was killed."""
     steps, seconds = metrics["steps_global"], metrics["elapsed_seconds"]
     recent = metrics["episode_reward_recent"]
     is_full = np.cumsum(metrics["episode_count"]) >= WINDOW
+    is_full[-1] = True  # with fewer episodes, what there is
     steps_before = steps[-FINAL_UPDATES - 1] if len(metrics) > FINAL_UPDATES else 0.0
     final_seconds = float(np.nansum(metrics["t_iter"][-FINAL_UPDATES:]))
     average_fps = float(steps[-1] / seconds[-1]) if seconds[-1] > 0 else None
@@ -166,7 +198,7 @@ def summary_of(metrics: Metrics, settings: Settings) -> dict[str, Any]:
         "num_envs": settings.env.num_envs,
         "world_size": settings.num_ranks or 1,
         "num_workers": settings.num_workers or settings.num_ranks or 1,
-        "num_threads": settings.hardware.num_threads or 1,
+        "num_threads": settings.hardware.num_threads or machine.get("num_threads") or 1,
         "duration_seconds": float(seconds[-1]),
         "total_timesteps": int(steps[-1]),
         "total_updates": int(metrics["update"][-1]),
@@ -251,6 +283,26 @@ def _state_remarks(state: RunState | None, metrics: Metrics) -> list[str]:
     return []
 
 
+def _metrics_remarks(metrics: Metrics) -> list[str]:
+    remarks = []
+    if metrics.num_broken:
+        remarks.append(f"not readable, and passed over: {counted(metrics.num_broken, 'line')} of its metrics")
+    if np.isnan(metrics["episode_reward_mean"][metrics["episode_count"] > 0]).any():
+        remarks.append("some of its rewards are not numbers; those updates count for nothing in the curves")
+    sizes = np.unique(metrics["world_size"][~np.isnan(metrics["world_size"])])
+    if len(sizes) > 1:
+        listed = " and ".join(f"{size:.0f}" for size in sizes)
+        remarks.append(f"it has run with {listed} ranks in turn: its cores are those of its last part")
+    return remarks
+
+
+def _is_plausible(value: object, derived: object) -> bool:
+    """A number where the metrics give one; any plain value elsewhere."""
+    if isinstance(derived, int | float):
+        return not math.isnan(_number(value))
+    return value is None or isinstance(value, str | int | float)
+
+
 def _read_json(path: Path, remarks: list[str]) -> dict[str, Any] | None:
     """None where there is no such file, or nothing sound in it: then a remark says so."""
     if not path.is_file():
@@ -265,18 +317,27 @@ def _read_json(path: Path, remarks: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _read_evaluation(path: Path, remarks: list[str]) -> Evaluation | None:
-    """Of several, the one of the furthest checkpoint; of those, sampled actions and then the newest file."""
-    found = []
-    for file in sorted(path.glob(EVALUATION_FILES), key=lambda file: file.stat().st_mtime, reverse=True):
+def _read_evaluation(path: Path, env_name: str, remarks: list[str]) -> Evaluation | None:
+    """Of the furthest checkpoint; of those, with sampled actions. Levels from several files come together, the newest
+    file of each; evaluations in other environments are none of this run's scores.
+    """
+    found: dict[tuple[int, bool], Evaluation] = {}
+    for file in sorted(path.glob(EVALUATION_FILES), key=lambda file: file.stat().st_mtime):
         data = _read_json(file, remarks)
-        if data is None:
+        if data is None or _game(str(data.get("env", env_name))) != _game(env_name):
             continue
-        if _is_evaluation(data):
-            found.append(Evaluation(int(data["steps_global"]), bool(data["deterministic"]), data["results"]))
-        else:
+        if not _is_evaluation(data):
             remarks.append(f"its {file.name} is no evaluation and was passed over")
-    return max(found, key=lambda one: (one.steps_global, not one.deterministic), default=None)
+            continue
+        key = int(data["steps_global"]), bool(data["deterministic"])
+        before = found[key].results if key in found else {}
+        found[key] = Evaluation(*key, {**before, **data["results"]})
+    return max(found.values(), key=lambda one: (one.steps_global, not one.deterministic), default=None)
+
+
+def _game(env_name: str) -> str:
+    """`coinrun` for a game of Procgen, else the environment's own name."""
+    return procgen_game(env_name) or env_name
 
 
 def _is_evaluation(data: Mapping[str, Any]) -> bool:

@@ -97,6 +97,7 @@ def test_any_number_of_runs_stands_in_blocks_against_the_first(tmp_path):
     paths = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, REWARDS, fps=1000.0 * k) for k in range(1, 7)]
     text = table_text(compared(paths))
     assert text.count("Metric ") == 2  # four runs, then two
+    assert "run_1: " not in text  # short names stand above their columns
     assert "Speedup (against the first run)          5.00x                6.00x" in text
 
 
@@ -183,7 +184,8 @@ def test_a_game_without_a_published_range_is_compared_as_it_is_but_not_averaged_
     assert scoring.scores["PPO_Parallel"]["CartPole-v1"].tolist() == [8.0]
     mixed = compared([*cartpoles, write_run(tmp_path / "maze", {"env.name": "maze"}, REWARDS)])
     assert mixed.scoring is None
-    assert mixed.why_unscored == "No range of scores is published for CartPole-v1, so games cannot be averaged."
+    assert mixed.why_unscored.startswith("No range of scores is published for CartPole-v1, so games cannot be averaged")
+    assert "--score-range" in mixed.why_unscored
 
 
 def test_a_range_of_the_users_own_changes_the_score(tmp_path, capsys):
@@ -203,6 +205,40 @@ def test_the_winner_of_enough_clear_runs_is_named(tmp_path):
         for seed in range(4)
     ]
     assert compared(runs).scoring.verdict.winner == "PPO_Parallel"
+
+
+def test_runs_of_one_seed_name_no_winner_however_many(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{mode}_{k}", {"mode": mode}, [*REWARDS, level + k / 10])
+        for mode, level in (("sequential", 6.0), ("parallel", 9.0))
+        for k in range(4)
+    ]
+    verdict = compared(runs).scoring.verdict
+    assert verdict == (None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
+
+
+def test_a_run_without_a_score_is_left_out_and_the_others_keep_theirs(tmp_path):
+    evaluation = evaluation_of(7.5)
+    runs = [
+        write_run(tmp_path / "a", {"env.seed": "1"}, REWARDS, evaluation=evaluation),
+        write_run(
+            tmp_path / "b", {"env.seed": "2"}, REWARDS, state=RunState("failed", 0, 12, "out of memory")._asdict()
+        ),
+        write_run(tmp_path / "c", {"mode": "parallel"}, REWARDS, evaluation=evaluation),
+    ]
+    scoring = compared(runs).scoring
+    assert scoring.source == "mean reward on unseen levels, 50 episodes for each run"
+    assert scoring.left_out == ["b"]
+    assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == [0.5]
+
+
+def test_efficiency_does_not_depend_on_how_long_a_run_goes_on(tmp_path):
+    rising = [10 * k / 400 for k in range(1, 401)]
+    short = write_run(tmp_path / "short", {}, rising[:40])
+    long = write_run(tmp_path / "long", {"mode": "parallel"}, rising)
+    first, second = compared([short, long]).efficiency
+    assert first == pytest.approx(second)
+    assert first["steps"] == pytest.approx(0.5, abs=0.02)  # half of the 1 that it reaches
 
 
 def test_efficiency_is_the_mean_reward_until_the_shortest_run_ends(tmp_path):
@@ -271,6 +307,27 @@ def test_different_games_networks_and_budgets_are_named(tmp_path):
     )
 
 
+def test_equal_core_hours_are_an_equal_budget(tmp_path):
+    summary = json.loads((write_run(tmp_path / "x", {}, REWARDS) / "benchmark_metrics.json").read_text())
+    one = write_run(tmp_path / "a", {"training.duration": "60s"}, REWARDS, summary={**summary, "num_threads": 1})
+    two = write_run(tmp_path / "b", {"training.duration": "30s"}, REWARDS, summary={**summary, "num_threads": 2})
+    assert not any("budgets" in text for text in warned(one, two))
+
+
+def test_different_difficulty_is_named_as_a_different_game(tmp_path, pair):
+    hard = write_run(tmp_path / "c", {"env.distribution_mode": "hard"}, REWARDS)
+    assert any("c: coinrun (distribution_mode=hard)" in text for text in warned(pair[0], hard))
+
+
+def test_different_evaluations_are_named(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", {}, REWARDS, evaluation=evaluation_of(7.0)),
+        write_run(tmp_path / "b", {}, REWARDS, evaluation=evaluation_of(7.0, episodes=2) | {"deterministic": True}),
+    ]
+    (warning,) = [text for text in warned(*runs) if "evaluated differently" in text]
+    assert "a: sampled actions, 50 episodes; b: the likeliest actions, 2 episodes" in warning
+
+
 def test_what_a_run_says_of_itself_comes_with_its_name(tmp_path, pair):
     state = RunState("preempted", 1, 12, "SIGTERM")._asdict()
     stopped = write_run(tmp_path / "c", {}, REWARDS, state=state)
@@ -309,6 +366,27 @@ def test_a_threshold_for_different_games_is_refused(pair, tmp_path, capsys):
     assert "--threshold 5: the runs are of different games" in refusal(capsys, pair[0], maze, "--threshold", "5")
 
 
+def test_a_folder_with_a_dot_in_its_name_is_a_folder(pair, tmp_path):
+    assert main(["compare", *map(str, pair), "--output", str(tmp_path / "out.v2")]) == 0
+    assert (tmp_path / "out.v2" / "comparison.html").exists()
+
+
+def test_a_range_for_a_game_that_no_run_has_is_refused(pair, capsys, tmp_path):
+    text = refusal(capsys, *pair, "--score-range", "jumpr=3,10", "--output", tmp_path / "out")
+    assert "--score-range jumpr=...: none of the runs is of that game" in text
+
+
+def test_long_names_stand_above_the_table(tmp_path):
+    paths = [write_run(tmp_path / f"{name}_sequential_starpilot_seed1", {}, REWARDS) for name in ("ppo", "a2c")]
+    text = table_text(compared(paths))
+    assert "Run 1: ppo_sequential_starpilot_seed1\nRun 2: a2c_sequential_starpilot_seed1\n" in text
+
+
+def test_odd_names_do_not_break_the_picture(tmp_path):
+    paths = [write_run(tmp_path / name, {}, REWARDS) for name in ("_hidden", "$x$_{")]
+    assert main(["compare", *map(str, paths), "--output", str(tmp_path / "out")]) == 0
+
+
 def test_two_folders_of_one_name_are_told_apart(tmp_path):
     assert run_names([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
 
@@ -325,7 +403,7 @@ def test_runs_with_nan_rewards_and_without_episodes_are_still_shown(tmp_path, ca
     first = write_run(tmp_path / "a", {}, [math.nan, 3.0])
     second = write_run(tmp_path / "b", {"mode": "parallel"}, [None, None], summary=None)
     assert main(["compare", str(first), str(second), "--output", str(tmp_path / "out")]) == 0
-    assert "There is no score of b: no episode has finished in it." in capsys.readouterr().out
+    assert "Without a score, and left out: b." in capsys.readouterr().out
     assert (tmp_path / "out" / "comparison.html").exists()
 
 

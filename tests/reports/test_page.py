@@ -59,6 +59,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def test_a_profile_of_negative_scores_stays_within_its_chart(browser, tmp_path):
+    runs = [
+        write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [1.0 + seed, 2.0 + seed] * 10)
+        for mode in ("sequential", "parallel")
+        for seed in (0, 1)
+    ]  # below coinrun's 5, which counts as 0
+    file = tmp_path / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "Below"))
+    open_page(browser, file, "light")
+    box = "document.querySelector('#profile svg').getBBox()"
+    assert script(browser, f"{box}.x >= 0 && {box}.width <= 570")
+
+
 def open_page(browser: Any, page: Path, scheme: str) -> None:
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)

@@ -47,6 +47,7 @@ def test_between_the_published_points_the_score_is_interpolated():
 def test_there_is_no_score_beyond_the_published_points_or_for_another_setting():
     assert openai_ppo(EnvSettings(name="coinrun"), 0.49e6, "train") is None
     assert openai_ppo(EnvSettings(name="coinrun"), 26e6, "train") is None
+    assert openai_ppo(EnvSettings(name="coinrun"), 25_001_984, "train") == 9.54  # the last update crosses the budget
     assert openai_ppo(EnvSettings(name="coinrun", use_backgrounds=False), 1e6, "train") is None
     assert openai_ppo(EnvSettings(name="coinrun", num_levels=500), 1e6, "train") is None
     assert openai_ppo(EnvSettings(name="coinrun", distribution_mode="hard"), 1e6, "train") is None

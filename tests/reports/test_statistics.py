@@ -13,7 +13,6 @@ from rliable import library, metrics
 from rlcluster.reports.statistics import (
     AGGREGATES,
     Interval,
-    chance_of_a_clean_sweep,
     estimate,
     first_reach,
     iqm,
@@ -23,6 +22,7 @@ from rlcluster.reports.statistics import (
     normalise,
     optimality_gap,
     performance_profile,
+    permutation_p_value,
     probability_of_improvement,
     verdict,
 )
@@ -117,21 +117,50 @@ def test_an_interval_holds_the_true_mean_about_as_often_as_it_says():
     assert 0.88 <= hits / 200 <= 0.99
 
 
-def literal_sweep(first: int, second: int) -> float:
-    """Of all ways to deal the ranks 1..n+m, those in which one side has all the highest."""
-    deals = list(itertools.combinations(range(first + second), first))
-    extreme = [deal for deal in deals if set(deal) in (set(range(first)), set(range(second, first + second)))]
-    return len(extreme) / len(deals)
+def literal_p_value(first: list[float], second: list[float]) -> float:
+    """Every way to deal the runs anew, counted."""
+    runs = first + second
+    observed, extreme, deals = None, 0, list(itertools.combinations(range(len(runs)), len(first)))
+    for deal in deals:
+        ours, others = [runs[k] for k in deal], [runs[k] for k in range(len(runs)) if k not in deal]
+        pairs = [1.0 if x > y else 0.5 if x == y else 0.0 for x in ours for y in others]
+        distance = abs(sum(pairs) / len(pairs) - 0.5)
+        observed = distance if observed is None else observed  # the first deal is the one that was seen
+        extreme += distance >= observed - 1e-12
+    return extreme / len(deals)
 
 
-@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 2), (3, 3), (2, 4), (4, 4)])
-def test_the_chance_of_a_clean_sweep_is_that_of_the_literal_count(first, second):
-    ours = chance_of_a_clean_sweep(scores([0.0] * first), scores([0.0] * second))
-    assert ours == pytest.approx(literal_sweep(first, second))
+@given(
+    st.lists(st.integers(0, 5).map(float), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5).map(float), min_size=1, max_size=4),
+)
+def test_the_p_value_is_that_of_the_literal_count(first, second):
+    assert permutation_p_value(scores(first), scores(second)) == pytest.approx(literal_p_value(first, second))
 
 
-def test_games_multiply_what_a_clean_sweep_can_show():
-    assert chance_of_a_clean_sweep(scores([0, 0], [0, 0]), scores([1, 1], [1, 1])) == pytest.approx(2 / 36)
+def test_the_clearest_result_of_four_runs_each_has_a_p_value_of_two_in_seventy():
+    assert permutation_p_value(scores([5, 6, 7, 8]), scores([1, 2, 3, 4])) == pytest.approx(2 / 70)
+
+
+def test_games_multiply_what_a_few_runs_can_show():
+    first, second = scores([3, 4], [3, 4]), scores([1, 2], [1, 2])
+    assert permutation_p_value(first, second) == pytest.approx(2 / 36)
+
+
+def test_the_p_value_of_many_runs_is_sampled_close_to_the_exact_one():
+    draws = np.random.default_rng(0)
+    first, second = draws.normal(0.5, 1, 12), draws.normal(0, 1, 12)
+    from scipy.stats import mannwhitneyu
+
+    expected = mannwhitneyu(first, second, method="exact").pvalue
+    assert permutation_p_value({"a": first}, {"a": second}) == pytest.approx(expected, abs=0.02)
+
+
+def test_one_run_in_each_of_six_games_names_no_winner_by_four_to_two():
+    first = scores(*[[1.0]] * 4, *[[0.0]] * 2)
+    second = scores(*[[0.0]] * 4, *[[0.9]] * 2)
+    assert permutation_p_value(first, second) > 0.5
+    assert verdict({"a": first, "b": second}).winner is None
 
 
 def test_a_winner_is_named_where_the_interval_supports_it():
@@ -144,14 +173,14 @@ def test_a_winner_is_named_where_the_interval_supports_it():
 def test_three_runs_each_are_not_enough_however_clear_they_look():
     result = verdict({"a": scores([0.9, 0.9, 0.9]), "b": scores([0.1, 0.1, 0.1])})
     assert result.winner is None
-    assert result.text.startswith("Not enough runs to tell: a has the highest score, but against b even the clearest")
-    assert "10%" in result.text  # 2 / C(6, 3)
+    assert result.text.startswith("Not enough runs to tell: a has the highest IQM; a run of it is above one of b with")
+    assert "in 10% of cases" in result.text  # 2 / C(6, 3)
 
 
 def test_many_overlapping_runs_are_not_enough_either():
     result = verdict({"a": scores([0.1, 0.5, 0.9, 0.3, 0.6]), "b": scores([0.2, 0.5, 0.8, 0.4, 0.5])})
     assert result.winner is None
-    assert "0.5 is within that interval" in result.text
+    assert result.text.startswith("Not enough runs to tell")
 
 
 def test_a_winner_must_be_ahead_of_all_the_others():

@@ -75,6 +75,37 @@ def test_core_hours_become_time_by_the_cores_of_the_cell(tmp_path, monkeypatch):
     assert four.settings.training.duration == pytest.approx(450)
 
 
+def test_workers_without_a_number_of_threads_count_as_training_will_use_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "cores_allowed", lambda: 8)
+    monkeypatch.setattr(machine, "default_workers", lambda: 8)
+    changes = {
+        **{"algorithms": ["ppo"], "modes": ["parallel"], "budget": {"core_hours": 1}},
+        "settings": {"env": {"num_envs": 8}, "training": {"n_steps": 16}, "parallel": {"num_workers": 4}},
+    }
+    (cell,) = read_suite(plan_file(tmp_path, **changes)).cells
+    assert planned_cores(cell.settings) == 4 * machine.num_threads(None, 4)
+
+
+def test_what_the_plan_decides_itself_is_refused_in_its_settings(tmp_path):
+    text = refusal(tmp_path, settings={"env": {"seed": 3}, "training": {"duration": "5s"}, "output": {"log_dir": "x"}})
+    assert "settings.env.seed: seeds gives the seeds; leave it out" in text
+    assert "settings.training.duration: budget gives what each cell may spend; leave it out" in text
+    assert "settings.output.log_dir: each cell keeps its files in its own directory; leave it out" in text
+
+
+def test_a_minibatch_size_of_an_algorithm_replaces_that_of_all(tmp_path):
+    changes = {
+        **{"algorithms": ["ppo"], "algorithm_settings": {"ppo": {"training": {"n_minibatches": 4}}}},
+        "settings": {"env": {"num_envs": 4}, "training": {"n_steps": 16, "batch_size": 32}},
+    }
+    assert read_suite(plan_file(tmp_path, **changes)).cells[0].settings.num_minibatches == 4
+
+
+def test_the_name_of_a_cell_is_the_name_of_a_file(tmp_path):
+    names = [cell.name for cell in read_suite(plan_file(tmp_path, games=["ALE/Pong-v5"])).cells]
+    assert names[0] == "ppo_sequential_ALE-Pong-v5_seed1"
+
+
 def test_the_quick_suite_plans_all_algorithms_in_a_quarter_of_an_hour():
     suite = read_suite(Path("configs/suite_quick.yaml"))
     assert len(suite.cells) == 16
@@ -147,6 +178,10 @@ def test_a_suite_runs_every_cell_reports_and_does_nothing_the_second_time(tmp_pa
     other = rlcluster("suite", plan_file(tmp_path, budget={"total_timesteps": 1024}), "--output-dir", out)
     assert other.returncode == 2
     assert "was made with other settings than the plan's: budget" in other.stderr
+    more = rlcluster("suite", plan_file(tmp_path, evaluation={"num_episodes": 3}), "--output-dir", out)
+    assert more.returncode == 0  # the same training, evaluated anew
+    run = out / "runs" / "ppo_sequential_CartPole-v1_seed1"
+    assert json.loads((run / "evaluation.json").read_text())["results"]["test"]["episodes"] == 3
 
 
 @pytest.mark.slow
@@ -158,7 +193,7 @@ def test_an_interrupted_suite_goes_on_where_it_was(tmp_path):
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by a signal; the same command goes on" in stdout
+    assert f"stopped by a signal; to go on: rlcluster suite {plan} --output-dir {out}" in stdout
     assert json.loads((run / "run_state.json").read_text())["state"] == "preempted"
     seconds = json.loads((run / "benchmark_metrics.json").read_text())["duration_seconds"]
     assert seconds < 12

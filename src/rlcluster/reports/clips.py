@@ -10,6 +10,7 @@ from pathlib import Path
 
 SECONDS = 12
 WIDTH = 192  # pixels
+TIMEOUT_SECONDS = 60.0
 QUALITIES = (28, 34, 40, 46)  # H.264's constant rate factor: the first that is small enough
 
 
@@ -23,11 +24,21 @@ def shrink(clip: Path, max_bytes: int) -> bytes | None:
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder, "clip.mp4")
         for quality in QUALITIES:
-            if subprocess.run(_command(clip, small, quality), capture_output=True, check=False).returncode != 0:
+            if not _runs_well(_command(clip, small, quality)):
                 return None
             if small.stat().st_size <= max_bytes:
                 return small.read_bytes()
     return None
+
+
+def _runs_well(command: list[str]) -> bool:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def _command(clip: Path, small: Path, quality: int) -> list[str]:
@@ -36,7 +47,17 @@ def _command(clip: Path, small: Path, quality: int) -> list[str]:
         import imageio_ffmpeg
 
     return [
-        *(imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", str(SECONDS), "-i", str(clip.resolve())),
+        *(
+            imageio_ffmpeg.get_ffmpeg_exe(),
+            "-nostdin",
+            "-y",
+            "-loglevel",
+            "error",
+            "-t",
+            str(SECONDS),
+            "-i",
+            str(clip.resolve()),
+        ),
         *("-an", "-vf", f"scale={WIDTH}:-2:flags=area", "-c:v", "libx264", "-preset", "slow", "-crf", str(quality)),
         *("-pix_fmt", "yuv420p", "-movflags", "+faststart", str(small)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +43,15 @@ def run_to_its_end(
                 is_stop_passed_on = True
                 process.send_signal(stop.signal_number)
                 say("\nstopping this run, then writing the results", stream=sys.stderr)
+
+
+def failure_text(exit_code: int, errors: str) -> str:
+    """Why a command has failed, in one line."""
+    if ERROR_PREFIX in errors:
+        return error_line(errors)
+    cause = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    last = error_line(errors)
+    return f"{cause}; it last said: {last}" if last else cause
 
 
 def error_line(errors: str) -> str:

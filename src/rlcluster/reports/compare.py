@@ -13,7 +13,7 @@ from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.recorded_run import RecordedRun, read_metrics_file, read_run, runs_below
 from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
-from rlcluster.reports.drawing import check_format
+from rlcluster.reports.drawing import FORMATS, check_format
 from rlcluster.reports.figures import draw_comparison, draw_run
 from rlcluster.reports.page import page_text
 from rlcluster.run_state import RUNS_FOLDER
@@ -29,6 +29,10 @@ class Outputs(NamedTuple):
     page: Path
     data: Path
 
+    @classmethod
+    def inside(cls, folder: Path) -> Outputs:
+        return cls(*(folder / name for name in (PICTURE, REPORT, PAGE, DATA)))
+
 
 def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output: Path, options: Options) -> int:
     """`titles` name the runs in the table, where the user's flags have said what they are."""
@@ -41,6 +45,12 @@ def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output:
         raise UserError(
             f"--threshold {options.threshold:g}: the runs are of different games; compare one game at a time"
         )
+    unknown = [game for game in options.ranges if game not in {run.game for run in runs}]
+    if unknown:
+        raise UserError(f"--score-range {unknown[0]}=...: none of the runs is of that game; leave it out")
+    for title, run in zip(titles or [], runs, strict=bool(titles)):
+        if run.settings.mode != title.lower():
+            warn(f"--{title.lower()} {run.path}: its mode is {run.settings.mode}")
     comparison = compare(runs, options=options)
     write(comparison, outputs, "Training comparison", titles)
     for warning in comparison.warnings:
@@ -63,11 +73,8 @@ def write(
 
 def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
     """A folder, or the name of the picture, beside which the others lie. Never inside a run."""
-    if output.suffix:
-        check_format("--output", output)
-        folder, picture = output.parent, output
-    else:
-        folder, picture = output, output / PICTURE
+    is_picture = output.suffix in FORMATS and not output.is_dir()
+    folder = output.parent if is_picture else output
     inside = [run for run in runs if folder.resolve().is_relative_to(run.resolve())]
     if inside:
         raise UserError(f"--output {output}: lies in the run {inside[0]}, which stays as it is; choose another place")
@@ -75,7 +82,8 @@ def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
-    return Outputs(picture, folder / REPORT, folder / PAGE, folder / DATA)
+    outputs = Outputs.inside(folder)
+    return outputs._replace(picture=output) if is_picture else outputs
 
 
 def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:
@@ -109,6 +117,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
                 "path": str(run.path),
                 "method": comparison.method_of(k),
                 "game": run.game,
+                "task": run.task,
                 "seed": run.settings.env.seed,
                 "cores": run.cores,
                 "state": run.state.state if run.state is not None else None,
@@ -127,6 +136,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
         if scoring is None
         else {
             "source": scoring.source,
+            "left_out": list(scoring.left_out),
             "is_normalised": scoring.is_normalised,
             "methods": {
                 method: {
@@ -145,7 +155,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def plot_command(run: Path | None, log_file: Path | None, output: Path | None) -> int:
+def plot_command(run: Path | None, log_file: Path | None, output: Path | None, with_reference: bool) -> int:
     """The learning curves of one run, or of a metrics file alone."""
     if (run is None) == (log_file is None):
         raise UserError("plot: give a run directory, or --log-file FILE")
@@ -165,6 +175,6 @@ def plot_command(run: Path | None, log_file: Path | None, output: Path | None) -
     check_format("--output", output)
     if run is not None and output.resolve().is_relative_to(place):
         raise UserError(f"--output {output}: lies in the run, which stays as it is; choose another place")
-    draw_run(metrics, title, output, env)
+    draw_run(metrics, title, output, env if with_reference else None)
     say(f"Saved to: {output}")
     return 0

@@ -15,7 +15,7 @@ import numpy as np
 from rlcluster.config_loading import flatten
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import UserError
-from rlcluster.recorded_run import Column, RecordedRun
+from rlcluster.recorded_run import WINDOW, Column, RecordedRun
 from rlcluster.reports import reference, statistics
 from rlcluster.reports.curves import Curve, reward_curve
 from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
@@ -35,6 +35,7 @@ class Scoring(NamedTuple):
     aggregates: Mapping[str, Mapping[str, Interval]]  # method -> name of the aggregate -> its estimate
     improvement: Mapping[tuple[str, str], Interval]  # (method, other) -> P(method > other)
     verdict: Verdict
+    left_out: Sequence[str] = ()  # runs without a score
 
 
 class Reached(NamedTuple):
@@ -60,6 +61,7 @@ class Comparison(NamedTuple):
     efficiency: Sequence[Mapping[str, float | None]]  # of each run: mean reward until where all runs of its game are
     reached: Sequence[Reached | None]  # of each run
     references: Sequence[str]  # sentences about OpenAI's PPO
+    ranges: Sequence[Range | None]  # of the scores of each run's task
 
     def method_of(self, position: int) -> str:
         return next(name for name, positions in self.methods.items() if position in positions)
@@ -81,7 +83,7 @@ def compare(
     differences = setting_differences(runs)
     methods = group_methods(runs)
     curves = [reward_curve(run.metrics) for run in runs]
-    scoring, why_unscored = _score(runs, methods, options.ranges)
+    scoring, why_unscored = _score(runs, names, methods, options.ranges)
     return Comparison(
         runs=runs,
         names=names,
@@ -91,9 +93,10 @@ def compare(
         differences=differences,
         scoring=scoring,
         why_unscored=why_unscored,
-        efficiency=_efficiency(runs, curves),
+        efficiency=_efficiency(runs),
         reached=_reached(runs, options.threshold),
         references=_references(runs, names) if options.with_reference else [],
+        ranges=[options.ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs],
     )
 
 
@@ -136,36 +139,58 @@ def _method_key(run: RecordedRun) -> dict[str, Any]:
 
 
 def _score(
-    runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]], ranges: Mapping[str, Range]
+    runs: Sequence[RecordedRun], names: Sequence[str], methods: Mapping[str, Sequence[int]], ranges: Mapping[str, Range]
 ) -> tuple[Scoring | None, str]:
     """The scoring, or why there is none."""
-    values, source = _raw_scores(runs)
-    missing = [run.path.name for run, value in zip(runs, values, strict=True) if value is None]
-    if missing:
-        return None, f"There is no score of {', '.join(missing)}: no episode has finished in it."
-    known = [ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs]
-    is_normalised = None not in known
-    if not is_normalised and len({run.game for run in runs}) > 1:
-        games = sorted({run.game for run, one in zip(runs, known, strict=True) if one is None})
-        return None, f"No range of scores is published for {', '.join(games)}, so games cannot be averaged."
+    values, source = _raw_scores(runs, methods)
+    scored = [k for k, value in enumerate(values) if value is not None]
+    left_out = [names[k] for k, value in enumerate(values) if value is None]
+    if not scored:
+        return None, "There is no score: no run has finished, with episodes in it."
+    known = {k: ranges.get(runs[k].game) or reference.score_range(runs[k].settings.env) for k in scored}
+    is_normalised = None not in known.values()
+    if not is_normalised and len({runs[k].task for k in scored}) > 1:
+        games = sorted({runs[k].game for k, one in known.items() if one is None})
+        remedy = "give --score-range GAME=MIN,MAX (in a suite: score_ranges)"
+        return None, f"No range of scores is published for {', '.join(games)}, so games cannot be averaged; {remedy}."
     scores: dict[str, dict[str, Column]] = {}
     for method, positions in methods.items():
-        by_game: dict[str, list[float]] = {}
-        for k in positions:
+        by_task: dict[str, list[float]] = {}
+        for k in [k for k in positions if k in known]:
             one, value = known[k], values[k]
             assert value is not None
-            by_game.setdefault(runs[k].game, []).append(
-                statistics.normalise(value, *one) if one and is_normalised else value
-            )
-        scores[method] = {game: np.array(by_game[game]) for game in sorted(by_game)}
-    return _scoring(source, is_normalised, scores), ""
+            score = statistics.normalise(value, *one) if one is not None and is_normalised else value
+            by_task.setdefault(runs[k].task, []).append(score)
+        if by_task:
+            scores[method] = {task: np.array(by_task[task]) for task in sorted(by_task)}
+    has_repeated = _has_repeated_seeds(runs, methods, scored)
+    return _scoring(source, is_normalised, scores, left_out, has_repeated), ""
 
 
-def _scoring(source: str, is_normalised: bool, scores: Mapping[str, statistics.Scores]) -> Scoring:
+def _has_repeated_seeds(
+    runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]], scored: Sequence[int]
+) -> bool:
+    """True if a method has two runs of one task and one seed: they are not independent."""
+    keys = [
+        (method, runs[k].task, runs[k].settings.env.seed)
+        for method, positions in methods.items()
+        for k in positions
+        if k in scored
+    ]
+    return len(set(keys)) < len(keys)
+
+
+def _scoring(
+    source: str,
+    is_normalised: bool,
+    scores: Mapping[str, statistics.Scores],
+    left_out: Sequence[str],
+    has_repeated_seeds: bool,
+) -> Scoring:
     chosen = [name for name in statistics.AGGREGATES if is_normalised or name != "optimality_gap"]
     aggregates = {
-        method: {name: statistics.estimate(by_game, statistics.AGGREGATES[name]) for name in chosen}
-        for method, by_game in scores.items()
+        method: {name: statistics.estimate(by_task, statistics.AGGREGATES[name]) for name in chosen}
+        for method, by_task in scores.items()
     }
     improvement = {
         (method, other): statistics.probability_of_improvement(scores[method], scores[other])
@@ -173,53 +198,64 @@ def _scoring(source: str, is_normalised: bool, scores: Mapping[str, statistics.S
         for other in scores
         if method != other and set(scores[method]) & set(scores[other])
     }
-    games = [set(by_game) for by_game in scores.values()]
-    if any(one != games[0] for one in games):
+    tasks = [set(by_task) for by_task in scores.values()]
+    if any(one != tasks[0] for one in tasks):
         verdict = Verdict(None, "The methods were not run on the same games: no winner is named.")
+    elif has_repeated_seeds and len(scores) > 1:
+        verdict = Verdict(None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
     else:
         verdict = statistics.verdict(scores)
-    return Scoring(source, is_normalised, scores, aggregates, improvement, verdict)
+    return Scoring(source, is_normalised, scores, aggregates, improvement, verdict, left_out)
 
 
-def _raw_scores(runs: Sequence[RecordedRun]) -> tuple[list[float | None], str]:
-    evaluations = [run.evaluation for run in runs]
-    if all(one is not None and "test" in one.results for one in evaluations):
-        results = [one.results["test"] for one in evaluations if one is not None]
-        episodes = sorted({int(result["episodes"]) for result in results})
+def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> tuple[list[float | None], str]:
+    """Of the finished runs: on unseen levels, if each method has a run with that evaluation; else in training."""
+    results = [
+        run.evaluation.results["test"]
+        if run.is_finished and run.evaluation is not None and "test" in run.evaluation.results
+        else None
+        for run in runs
+    ]
+    finished = [[k for k in positions if runs[k].is_finished] for positions in methods.values()]
+    if any(results) and all(any(results[k] for k in positions) for positions in finished if positions):
+        episodes = sorted({int(result["episodes"]) for result in results if result is not None})
         counts = f"{episodes[0]}" if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]}"
-        levels = "on unseen levels" if all(procgen_game(run.settings.env.name) for run in runs) else "in evaluation"
-        return [
-            float(result["reward_mean"]) for result in results
-        ], f"mean reward {levels}, {counts} episodes for each run"
-    source = "mean reward of the last 100 training episodes (not all runs have an evaluation on unseen levels)"
-    return [run.summary.get("final_reward") for run in runs], source
+        have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
+        where = "on unseen levels" if have_unseen else "in evaluation"
+        values = [None if result is None else float(result["reward_mean"]) for result in results]
+        return values, f"mean reward {where}, {counts} episodes for each run"
+    source = "mean reward of the last 100 training episodes (not every method has an evaluation on unseen levels)"
+    return [run.summary.get("final_reward") if run.is_finished else None for run in runs], source
 
 
-def _positions(run: RecordedRun, curve: Curve) -> dict[str, Column]:
-    return {"steps": curve.steps, "seconds": curve.seconds, "core_hours": curve.seconds * run.cores / 3600}
-
-
-def _efficiency(runs: Sequence[RecordedRun], curves: Sequence[Curve]) -> list[dict[str, float | None]]:
-    """The mean height of each run's reward curve until the shortest run of its game ends, along each axis."""
+def _efficiency(runs: Sequence[RecordedRun]) -> list[dict[str, float | None]]:
+    """The mean height of each run's rewards until the shortest run of its task ends, along each axis."""
+    curves = [_rewards(run) for run in runs]
     rows = []
-    for run, curve in zip(runs, curves, strict=True):
-        peers = [_positions(other, c) for other, c in zip(runs, curves, strict=True) if other.game == run.game]
-        horizons = {axis: min(float(peer[axis][-1]) for peer in peers) for axis in AXES}
-        own = _positions(run, curve)
-        rows.append({axis: statistics.mean_until(own[axis], curve.values, horizons[axis]) for axis in AXES})
+    for run, own in zip(runs, curves, strict=True):
+        peers = [curve for other, curve in zip(runs, curves, strict=True) if other.task == run.task]
+        horizons = {
+            axis: min((float(peer[axis][-1]) for peer in peers if len(peer[axis])), default=0.0) for axis in AXES
+        }
+        rows.append({axis: statistics.mean_until(own[axis], own["rewards"], horizons[axis]) for axis in AXES})
     return rows
 
 
+def _rewards(run: RecordedRun) -> dict[str, Column]:
+    """The updates with finished episodes, along each axis."""
+    metrics = run.metrics
+    known = ~np.isnan(metrics["episode_reward_mean"])
+    axes = metrics["steps_global"], metrics["elapsed_seconds"], run.core_hours, metrics["episode_reward_mean"]
+    return {name: column[known] for name, column in zip((*AXES, "rewards"), axes, strict=True)}
+
+
 def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reached | None]:
-    """Without a threshold of the user's: the highest mean reward that all runs of the game have reached."""
-    full = [
-        np.where(np.cumsum(run.metrics["episode_count"]) >= 100, run.metrics["episode_reward_recent"], np.nan)
-        for run in runs
-    ]
+    """Without a threshold of the user's: the highest mean reward that all runs of the task have reached."""
+    full = [_full_means(run) for run in runs]
     best = [float(np.nanmax(values)) if not np.isnan(values).all() else None for values in full]
     rows: list[Reached | None] = []
     for run, values in zip(runs, full, strict=True):
-        peers = [value for other, value in zip(runs, best, strict=True) if other.game == run.game]
+        peers = [value for other, value in zip(runs, best, strict=True) if other.task == run.task]
         known = [value for value in peers if value is not None]
         level = threshold if threshold is not None else min(known) if len(known) == len(peers) else None
         if level is None:
@@ -230,37 +266,37 @@ def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reach
     return rows
 
 
+def _full_means(run: RecordedRun) -> Column:
+    """The mean over the last 100 episodes at each update, once there are as many."""
+    is_full = np.cumsum(run.metrics["episode_count"]) >= WINDOW
+    return np.where(is_full, run.metrics["episode_reward_recent"], np.nan)
+
+
 def _references(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
     sentences = []
     for run, name in zip(runs, names, strict=True):
+        if procgen_game(run.settings.env.name) is None or not reference.is_published_setting(run.settings.env):
+            sentences.append(f"{name}: OpenAI has published no scores for {run.task}.")
+            continue
         steps, reward = run.summary["total_timesteps"], run.summary["final_reward"]
         sentences.append(_reference(run, name, steps, reward, "train", "last 100 training episodes"))
         if run.evaluation is not None and "test" in run.evaluation.results:
             result = run.evaluation.results["test"]
             episodes = f"{result['episodes']} evaluation episodes"
-            sentences.append(
-                _reference(run, name, run.evaluation.steps_global, result["reward_mean"], "test", episodes)
-            )
+            steps, reward = run.evaluation.steps_global, result["reward_mean"]
+            sentences.append(_reference(run, name, steps, reward, "test", episodes))
     return [sentence for sentence in sentences if sentence]
 
 
 def _reference(run: RecordedRun, name: str, steps: int, reward: float | None, levels: str, episodes: str) -> str:
     """`at 1.20 M steps this run is at 96 % of OpenAI's PPO`"""
-    if (
-        not reference.is_published_setting(run.settings.env)
-        or procgen_game(run.settings.env.name) is None
-        or reward is None
-    ):
-        return ""
     score = reference.openai_ppo(run.settings.env, steps, levels)
-    where = "training levels" if levels == "train" else "unseen levels"
+    if reward is None or (score is None and levels == "test"):
+        return ""
     if score is None:
         first, last = reference.STEPS[0] / 1e6, reference.STEPS[-1] / 1e6
-        return (
-            f"{name}: {steps / 1e6:.2f} M steps; OpenAI's scores are of {first:g} to {last:g} M steps."
-            if levels == "train"
-            else ""
-        )
+        return f"{name}: {steps / 1e6:.2f} M steps; OpenAI's scores are of {first:g} to {last:g} M steps."
+    where = "training levels" if levels == "train" else "unseen levels"
     scores = f"{where}, {episodes}: {reward:.2f} against {score:.2f}"
     if score <= 0:
         return f"{name}: at {steps / 1e6:.2f} M steps beside OpenAI's PPO, {scores}."

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rlcluster.console import counted
 from rlcluster.recorded_run import RecordedRun
 from rlcluster.reports.comparison import Comparison, Reached, Scoring
-from rlcluster.reports.statistics import Interval
+from rlcluster.reports.statistics import Interval, Scores
 
 LABEL_WIDTH, COLUMN_WIDTH, RUNS_PER_BLOCK = 41, 21, 4
 MISSING = "-"
@@ -33,9 +33,13 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None) -> s
     titles = titles or comparison.names
     width = LABEL_WIDTH + COLUMN_WIDTH * min(RUNS_PER_BLOCK, len(titles))
     lines = ["=" * width, "TRAINING COMPARISON", "=" * width]
+    if any(len(title) >= COLUMN_WIDTH for title in titles):
+        numbered = [f"Run {number}" for number in range(1, len(titles) + 1)]
+        lines += [f"{number}: {title}" for number, title in zip(numbered, titles, strict=True)] + ["-" * width]
+        titles = numbered
     for begin in range(0, len(titles), RUNS_PER_BLOCK):
         block = slice(begin, begin + RUNS_PER_BLOCK)
-        lines += [_line("Metric", [_shortened(title) for title in titles[block]]), "-" * width]
+        lines += [_line("Metric", titles[block]), "-" * width]
         for part in parts(comparison):
             lines += [] if part is PARTS[0] else ["", part.title, "-" * width]
             for row in part.rows:
@@ -108,17 +112,20 @@ def _scoring_lines(scoring: Scoring) -> list[str]:
     kind = "normalised by the games' ranges" if scoring.is_normalised else "not normalised"
     lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
     for method, aggregates in scoring.aggregates.items():
-        runs = sum(len(values) for values in scoring.scores[method].values())
-        games = counted(len(scoring.scores[method]), "game")
-        parts = [f"{AGGREGATE_TITLES[name]} {interval_text(value, runs)}" for name, value in aggregates.items()]
-        lines.append(f"  {method} ({counted(runs, 'run')}, {games}): {', '.join(parts)}")
+        scores = scoring.scores[method]
+        runs, games = counted(sum(map(len, scores.values())), "run"), counted(len(scores), "game")
+        parts = [f"{AGGREGATE_TITLES[name]} {interval_text(value, scores)}" for name, value in aggregates.items()]
+        lines.append(f"  {method} ({runs}, {games}): {', '.join(parts)}")
+    if scoring.left_out:
+        lines.append(f"Without a score, and left out: {', '.join(scoring.left_out)}.")
     return [*lines, scoring.verdict.text]
 
 
-def interval_text(interval: Interval, num_runs: int) -> str:
-    """One run has no interval."""
+def interval_text(interval: Interval, scores: Scores) -> str:
+    """One run of a game says nothing of the spread between runs: then there is no interval."""
     text = f"{interval.value:.3f}"
-    return text if num_runs < 2 else f"{text} [{interval.low:.3f}, {interval.high:.3f}]"
+    has_spread = min(map(len, scores.values())) > 1
+    return f"{text} [{interval.low:.3f}, {interval.high:.3f}]" if has_spread else text
 
 
 def number(value: float | None, form: str) -> str:
@@ -151,7 +158,7 @@ def evaluated_text(run: RecordedRun, levels: str) -> str:
     if run.evaluation is None or levels not in run.evaluation.results:
         return MISSING
     result = run.evaluation.results[levels]
-    low, high = result.get("reward_interval_95", (None, None))
+    low, high = result.get("reward_interval_95") or (None, None)
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
     actions = ", likeliest actions" if run.evaluation.deterministic else ""
     return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
@@ -177,7 +184,7 @@ EVALUATION = Part(
     "Evaluation (n: episodes)",
     (
         Row("Training Levels", lambda run, first: _evaluated_short(run, "train")),
-        Row("Unseen Levels", lambda run, first: _evaluated_short(run, "test")),
+        Row("Unseen Levels (or new episodes)", lambda run, first: _evaluated_short(run, "test")),
         Row("Generalisation Gap", lambda run, first: number(run.evaluation and run.evaluation.gap, ".2f")),
     ),
 )
@@ -241,8 +248,3 @@ def _line(title: str, cells: Sequence[str]) -> str:
 def _speedup_title(titles: Sequence[str]) -> str:
     exact = f"{SPEEDUP} ({titles[1]}/{titles[0]})" if len(titles) == 2 else ""
     return exact if 0 < len(exact) < LABEL_WIDTH else f"{SPEEDUP} (against the first run)"
-
-
-def _shortened(name: str) -> str:
-    """The end of a name tells more than its beginning."""
-    return name if len(name) < COLUMN_WIDTH else f"…{name[-COLUMN_WIDTH + 2 :]}"

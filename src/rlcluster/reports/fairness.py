@@ -32,7 +32,7 @@ def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
     """Everything a reader must know before believing a figure; the runs' own remarks first."""
     remarks = [f"{name}: {remark}" for run, name in zip(runs, names, strict=True) for remark in run.remarks]
-    checks = (_machines, _versions, _load, _games, _networks, _budgets)
+    checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
     return remarks + [warning for check in checks if (warning := check(runs, names)) is not None]
 
 
@@ -49,7 +49,7 @@ def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
 def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     def describe(run: RecordedRun) -> str:
-        versions = run.machine.get("versions", {})
+        versions = run.machine.get("versions") or {}
         commit = str(run.machine.get("git_commit") or "no commit")
         changed = ", changed" if commit.endswith("-dirty") else ""
         return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
@@ -77,7 +77,7 @@ def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
 
 def _games(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
-    listed = _listed(runs, names, lambda run: run.game)
+    listed = _listed(runs, names, lambda run: run.task)
     return listed and f"The runs are of different games, so their rewards are not comparable as they are: {listed}."
 
 
@@ -87,15 +87,30 @@ def _networks(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
 
 def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
-    """Different budgets; or the same one, of which a run has not spent all."""
+    """Different budgets, unless they are the same core-hours."""
 
     def describe(run: RecordedRun) -> str:
         training = run.settings.training
         given = [f"{budget}={value:g}" for budget in BUDGETS if (value := getattr(training, budget)) is not None]
         return ", ".join(given)
 
+    core_seconds = [(run.settings.training.duration or 0.0) * run.cores for run in runs]
+    if min(core_seconds) > (1 - BUDGET_TOLERANCE) * max(core_seconds):
+        return None
     listed = _listed(runs, names, describe)
     return listed and f"The runs had different budgets, so their final rewards are not of equal effort: {listed}."
+
+
+def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    def describe(run: RecordedRun) -> str:
+        assert run.evaluation is not None
+        kind = "the likeliest actions" if run.evaluation.deterministic else "sampled actions"
+        episodes = sorted({int(result["episodes"]) for result in run.evaluation.results.values()})
+        return f"{kind}, {' and '.join(map(str, episodes))} episodes"
+
+    evaluated = [(run, name) for run, name in zip(runs, names, strict=True) if run.evaluation is not None]
+    listed = _listed([run for run, _ in evaluated], [name for _, name in evaluated], describe)
+    return listed and f"The runs were evaluated differently: {listed}."
 
 
 def _listed(runs: Sequence[RecordedRun], names: Sequence[str], describe: Callable[[RecordedRun], str]) -> str | None:

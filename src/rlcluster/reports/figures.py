@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlcluster.config import EnvSettings
 from rlcluster.recorded_run import Metrics
 from rlcluster.reports import reference
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
 from rlcluster.reports.drawing import four_panels, label, save, style
+from rlcluster.reports.reference import Range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,18 +27,21 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Episode reward, fps and policy loss over time, and timesteps against wall-clock. Runs of a method look alike."""
     figure, axes = four_panels()
     methods = list(comparison.methods)
+    are_normalised = len({run.task for run in comparison.runs}) > 1 and None not in comparison.ranges
     for k, (run, rewards) in enumerate(zip(comparison.runs, comparison.curves, strict=True)):
         method = comparison.method_of(k)
         is_first = comparison.methods[method][0] == k
         name = comparison.names[k] if len(methods) == len(comparison.runs) else method
-        look = {**style(methods.index(method)), "label": name if is_first else None}
-        _draw(axes[0, 0], rewards, rewards.seconds / 60, look)
+        look = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
+        shown = _normalised(rewards, comparison.ranges[k]) if are_normalised else rewards
+        _draw(axes[0, 0], shown, shown.seconds / 60, look)
         _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, look)
         _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, look)
         minutes, steps = run.metrics["elapsed_seconds"] / 60, run.metrics["steps_global"] / 1000
         axes[1, 1].plot(minutes, steps, **{**look, "marker": None})
     per_point = np.mean([curve.per_point for curve in comparison.curves])
-    label(axes[0, 0], f"Episode reward (mean of about {per_point:.0f} episodes a point, band: 95 %)", MINUTES, "reward")
+    kind = "reward, normalised by each game's range" if are_normalised else "reward"
+    label(axes[0, 0], f"Episode reward (mean of about {per_point:.0f} episodes a point, band: 95 %)", MINUTES, kind)
     label(axes[0, 1], "Training speed (FPS)", MINUTES, "environment steps per second")
     axes[0, 1].set_ylim(bottom=0)
     label(axes[1, 0], "Policy loss", MINUTES, "policy loss")
@@ -45,9 +50,9 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     save(figure, path)
 
 
-def draw_run(metrics: Metrics, title: str, path: Path, env: Any = None) -> None:
-    """Reward, fps, losses and entropy of one run, by its steps."""
-    figure, axes = four_panels(title)
+def draw_run(metrics: Metrics, title: str, path: Path, env: EnvSettings | None = None) -> None:
+    """Reward, fps, losses and entropy of one run, by its steps; OpenAI's PPO beside it, if `env` is theirs."""
+    figure, axes = four_panels(_legend_text(title))
     rewards = reward_curve(metrics)
     _draw(axes[0, 0], rewards, rewards.steps / 1000, {**style(0), "label": "this run, 95 % band"})
     if env is not None:
@@ -76,9 +81,24 @@ def _draw(axis: Axes, curve: Curve, positions: Any, look: dict[str, Any]) -> Non
         axis.fill_between(positions, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
 
 
-def _draw_reference(axis: Axes, env: Any, last_step: float) -> None:
+def _normalised(curve: Curve, scores: Range | None) -> Curve:
+    if scores is None:
+        return curve
+    values, low, high = (
+        (part - scores.low) / (scores.high - scores.low) for part in (curve.values, curve.low, curve.high)
+    )
+    return curve._replace(values=values, low=low, high=high)
+
+
+def _legend_text(name: str) -> str:
+    """As it is written: a dollar would begin a formula, and a name that begins with _ has no place in a legend."""
+    return name.replace("$", r"\$") if not name.startswith("_") else " " + name.replace("$", r"\$")
+
+
+def _draw_reference(axis: Axes, env: EnvSettings, last_step: float) -> None:
     """OpenAI's PPO, at its published points and between them, as far as the run goes."""
-    steps = [step for step in reference.STEPS if step <= last_step] + [last_step]
+    last_step = min(last_step, reference.STEPS[-1])
+    steps = [step for step in reference.STEPS if step < last_step] + [last_step]
     scores = [score for step in steps if (score := reference.openai_ppo(env, step, "train")) is not None]
     if len(scores) == len(steps):
         axis.plot(np.array(steps) / 1000, scores, color="#555555", linestyle=":", marker="*", label="OpenAI's PPO")

@@ -85,17 +85,17 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
 def page_data(comparison: Comparison) -> dict[str, Any]:
     """What the curves are drawn from."""
     methods = list(comparison.methods)
-    games = sorted({run.game for run in comparison.runs})
+    tasks = sorted({run.task for run in comparison.runs})
     published = [run for run in comparison.runs if reference.is_published_setting(run.settings.env)]
     has_reference = bool(comparison.references)
     return {
         "methods": methods if len(methods) < len(comparison.runs) else _single_names(comparison),
-        "games": games,
+        "tasks": tasks,
         "runs": [
             {
                 "name": comparison.names[k],
                 "method": methods.index(comparison.method_of(k)),
-                "game": run.game,
+                "task": run.task,
                 "cores": run.cores,
                 "curves": {
                     "reward": _curve_data(comparison.curves[k]),
@@ -110,7 +110,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
             for run in published
             if has_reference and run.game in reference.GAMES
         },
-        "profile": _profile_data(comparison.scoring) if _has_profile(comparison.scoring) else None,
+        "profile": _profile_data(comparison.scoring, methods) if _has_profile(comparison.scoring) else None,
     }
 
 
@@ -135,14 +135,15 @@ def _has_profile(scoring: Scoring | None) -> bool:
     return scoring is not None and max(sum(map(len, one.values())) for one in scoring.scores.values()) > 1
 
 
-def _profile_data(scoring: Scoring | None) -> dict[str, Any]:
+def _profile_data(scoring: Scoring | None, methods: Sequence[str]) -> dict[str, Any]:
     assert scoring is not None
     flat = [value for one in scoring.scores.values() for values in one.values() for value in values]
-    thresholds = np.linspace(min(0.0, *flat), max(1e-9, *flat), THRESHOLDS)
+    thresholds = np.linspace(min(0.0, *flat), max(0.0, *flat) or 1.0, THRESHOLDS)
     rows = []
-    for scores in scoring.scores.values():
+    for method, scores in scoring.scores.items():
         values, low, high = statistics.performance_profile(scores, thresholds)
-        rows.append({"y": _numbers(values), "low": _numbers(low), "high": _numbers(high)})
+        shares = {"y": _numbers(values), "low": _numbers(low), "high": _numbers(high)}
+        rows.append({"method": methods.index(method), **shares})
     return {"thresholds": _numbers(thresholds), "methods": rows}
 
 
@@ -176,7 +177,7 @@ def _runs_table(comparison: Comparison) -> str:
         ("run", lambda k: comparison.names[k]),
         ("algorithm", lambda k: runs[k].settings.algorithm),
         ("mode", lambda k: runs[k].settings.mode),
-        ("game", lambda k: runs[k].game),
+        ("game", lambda k: runs[k].task),
         ("seed", lambda k: str(runs[k].settings.env.seed)),
         ("cores", lambda k: str(runs[k].cores)),
         ("minutes", lambda k: f"{runs[k].summary['duration_seconds'] / 60:.1f}"),
@@ -211,7 +212,7 @@ def _curves_frame(comparison: Comparison) -> str:
     per_point = np.mean([curve.per_point for curve in comparison.curves])
     return (
         f"<fieldset><legend>by</legend>{choices}</fieldset>"
-        '<div class="key" id="key" aria-label="methods; a click hides one"></div>'
+        '<div class="key" id="key" role="group" aria-label="methods; a click hides one"></div>'
         '<div class="charts" id="charts"></div>'
         f"<small>A point of a reward curve is the mean of about {per_point:.0f} episodes, its band the 95 % interval "
         "of that mean; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png has them too."
@@ -247,14 +248,16 @@ def _scoring_parts(scoring: Scoring) -> list[str]:
     aggregates = list(next(iter(scoring.aggregates.values())))
     rows = []
     for method, values in scoring.aggregates.items():
-        runs = sum(map(len, scoring.scores[method].values()))
-        cells = [interval_text(values[name], runs) for name in aggregates]
-        rows.append([method, str(runs), str(len(scoring.scores[method])), *cells])
+        scores = scoring.scores[method]
+        cells = [interval_text(values[name], scores) for name in aggregates]
+        rows.append([method, str(sum(map(len, scores.values()))), str(len(scores)), *cells])
     headings = ["method", "runs", "games", *(AGGREGATE_TITLES[name] for name in aggregates)]
     parts = [
         f"<p>Score: {escape(scoring.source)}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.</p>",
         _table(headings, rows),
     ]
+    if scoring.left_out:
+        parts.append(f"<p>Without a score, and left out: {escape(', '.join(scoring.left_out))}.</p>")
     if len(scoring.scores) > 1 and scoring.improvement:
         parts += ["<h3>Probability that a run of the row is above one of the column</h3>", _improvement(scoring)]
     if _has_profile(scoring):
@@ -320,7 +323,7 @@ def _machines(comparison: Comparison) -> str:
     machines = [run.machine for run in comparison.runs]
     keys = [key for key in dict.fromkeys(key for machine in machines for key in machine) if key != "versions"]
     rows = [[key, *(str(machine.get(key, MISSING)) for machine in machines)] for key in keys]
-    versions = [machine.get("versions", {}) for machine in machines]
+    versions = [machine.get("versions") or {} for machine in machines]
     names = dict.fromkeys(key for one in versions for key in one)
     rows += [[name, *(str(one.get(name, MISSING)) for one in versions)] for name in names]
     loads = [run.summary.get("background_load") for run in comparison.runs]
@@ -335,7 +338,7 @@ def _meanings() -> str:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = []
     for k, row in enumerate(rows):
         kind = ' class="differs"' if k < len(marked) and marked[k] else ""

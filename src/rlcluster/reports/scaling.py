@@ -21,7 +21,7 @@ from rlcluster.console import clock_text, counted, say
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.recorded_run import METRICS_FILE, read_metrics
-from rlcluster.reports.commands import error_line, rlcluster_command, run_to_its_end
+from rlcluster.reports.commands import failure_text, rlcluster_command, run_to_its_end
 from rlcluster.reports.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.reports.scaling_statistics import RunRow, State, medians, summarise
 from rlcluster.run_state import make_folders, refuse_occupied
@@ -211,7 +211,7 @@ def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) ->
         return "stopped", "by a signal"
     if exit_code == 0:
         return "failed", "no update is left after the warm-up; use a larger budget or fewer --warmup-iters"
-    return "failed", error_line(errors) or f"exit code {exit_code}"
+    return "failed", failure_text(exit_code, errors)
 
 
 def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> dict[str, object]:

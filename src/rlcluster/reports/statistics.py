@@ -15,6 +15,7 @@ last axis, so the same function serves the scores [n] and their resamples [R, n]
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -29,6 +30,7 @@ Aggregate = Callable[[Sequence[Array]], Array]  # arrays [..., n_g], one for eac
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 TRIMMED = 0.25  # of each end, for the IQM
+MAX_DEALS = 20_000  # of the runs of one game; beyond it they are sampled
 
 
 class Interval(NamedTuple):
@@ -100,49 +102,51 @@ def probability_of_improvement(better: Scores, other: Scores, seed: int = 0, res
     return Interval(float(value), *_percentiles(draws))
 
 
-def chance_of_a_clean_sweep(first: Scores, second: Scores) -> float:
-    """The probability that equal methods look like the clearest possible difference, in either direction:
-    2 / prod_g C(n_g + m_g, n_g), the share of the two extreme arrangements of the runs. Above 5 % no result can tell.
+def permutation_p_value(first: Scores, second: Scores, seed: int = 0) -> float:
+    """How often runs of equal methods, dealt to the two at random within each game, differ at least as much as these:
+    two-sided, in the probability of improvement. Exact, but for games with very many runs, which are sampled.
     """
     games = [game for game in first if game in second]
-    arrangements = math.prod(math.comb(len(first[game]) + len(second[game]), len(first[game])) for game in games)
-    return min(1.0, 2 / arrangements)
+    generator = np.random.default_rng(seed)
+    distribution = {0.0: 1.0}  # of the sum over games
+    for game in games:
+        distribution = _convolved(distribution, _dealt(first[game], second[game], generator))
+    observed = sum(float(_superiority(first[game], second[game])) for game in games)
+    centre = len(games) / 2
+    distance = abs(observed - centre) - 1e-9
+    return min(1.0, sum(share for value, share in distribution.items() if abs(value - centre) >= distance))
 
 
 class Verdict(NamedTuple):
-    """Who is best. `winner` only where the intervals against all the others support it."""
+    """Who is best. `winner` only where the runs support it against each of the others."""
 
     winner: str | None
     text: str
 
 
 def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
-    """Compares the method with the highest IQM with each of the others."""
+    """Compares the method with the highest IQM with each of the others: the interval of its probability of improvement
+    must lie above 0.5, and the difference must not be one that chance shows in more than 5 % of cases.
+    """
     if len(methods) < 2:
         return Verdict(None, "One method only: there is nothing to compare it with.")
     ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
-    best, others = ranked[0], ranked[1:]
-    too_few = [name for name in others if chance_of_a_clean_sweep(methods[best], methods[name]) > 1 - CONFIDENCE]
-    if too_few:
-        share = chance_of_a_clean_sweep(methods[best], methods[too_few[0]])
-        return Verdict(
-            None,
-            f"Not enough runs to tell: {best} has the highest score, but against {too_few[0]} even the clearest "
-            f"possible result would happen by chance in {share:.0%} of such comparisons (5 % is the limit used here).",
-        )
-    for name in others:
-        chance = probability_of_improvement(methods[best], methods[name], seed)
-        if chance.low <= 0.5:
+    best, chances = ranked[0], {}
+    for name in ranked[1:]:
+        chances[name] = chance = probability_of_improvement(methods[best], methods[name], seed)
+        p_value = permutation_p_value(methods[best], methods[name], seed)
+        if p_value > 1 - CONFIDENCE or chance.low <= 0.5:
             return Verdict(
                 None,
-                f"Not enough runs to tell: {best} has the highest score, but a run of it is above one of {name} with "
-                f"probability {_text(chance)}, and 0.5 is within that interval.",
+                f"Not enough runs to tell: {best} has the highest IQM; a run of it is above one of {name} with "
+                f"probability {_text(chance)}, but methods that are equal differ that much in {p_value:.0%} of cases "
+                "(the limit here is 5 %).",
             )
-    chances = [probability_of_improvement(methods[best], methods[name], seed) for name in others]
-    closest = min(zip(others, chances, strict=True), key=lambda pair: pair[1].low)
+    closest = min(chances, key=lambda name: chances[name].low)
     return Verdict(
         best,
-        f"{best} is best: a run of it is above one of {closest[0]}, the closest, with probability {_text(closest[1])}.",
+        f"{best} is best: a run of it is above one of {closest}, the closest, with probability "
+        f"{_text(chances[closest])}.",
     )
 
 
@@ -174,6 +178,31 @@ def _superiority(first: Array, second: Array) -> Array:
     """U / (n m) of [..., n] and [..., m]: the share of pairs in which the first is higher, ties by half."""
     difference = first[..., :, None] - second[..., None, :]
     return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))  # type: ignore[no-any-return]
+
+
+def _dealt(first: Array, second: Array, generator: np.random.Generator) -> dict[float, float]:
+    """The distribution of U / (n m) when the runs of both are dealt anew: value -> share."""
+    runs, size = np.concatenate([first, second]), len(first)
+    if math.comb(len(runs), size) <= MAX_DEALS:
+        deals = np.array(list(itertools.combinations(range(len(runs)), size)))
+    else:
+        deals = generator.permuted(np.tile(np.arange(len(runs)), (MAX_DEALS, 1)), axis=1)[:, :size]
+    is_first = np.zeros((len(deals), len(runs)), bool)
+    is_first[np.arange(len(deals))[:, None], deals] = True
+    dealt = np.broadcast_to(runs, is_first.shape)
+    values = _superiority(dealt[is_first].reshape(len(deals), -1), dealt[~is_first].reshape(len(deals), -1))
+    found, counts = np.unique(np.round(values, 12), return_counts=True)
+    return dict(zip(found.tolist(), (counts / len(deals)).tolist(), strict=True))
+
+
+def _convolved(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
+    """The distribution of the sum of two independent values."""
+    total: dict[float, float] = {}
+    for value, share in first.items():
+        for other, weight in second.items():
+            key = round(value + other, 9)
+            total[key] = total.get(key, 0.0) + share * weight
+    return total
 
 
 def _percentiles(draws: Array) -> tuple[float, float]:

@@ -22,21 +22,22 @@ from typing import Literal, NamedTuple
 
 from rlcluster.atomic_file import write_atomically
 from rlcluster.config import CONFIG_FILE, Settings, budgets
-from rlcluster.config_loading import load_settings, resume_differences
+from rlcluster.config_loading import flatten, load_settings, resume_differences
 from rlcluster.console import clock_text, counted, say, warn
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
-from rlcluster.recorded_run import RecordedRun, read_run
-from rlcluster.reports.commands import error_line, rlcluster_command, run_to_its_end
-from rlcluster.reports.compare import choose_outputs, write
+from rlcluster.recorded_run import CLIP_FILES, RecordedRun, read_run
+from rlcluster.reports.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.comparison_text import score_lines, table_text
 from rlcluster.reports.reference import ranges
 from rlcluster.reports.suite_plan import Cell, Suite, read_suite
-from rlcluster.run_state import RUNS_FOLDER, acquire_lock, make_folders, read_state
+from rlcluster.run_state import RUNS_FOLDER, acquire_lock, is_being_written, make_folders, read_state
 
 EVALUATION = "evaluation.json"
+SPEED_SETTINGS = ("parallel.num_workers", "parallel.workers_per_rank", "hardware.num_threads", "hardware.kernels")
 SUITE_FILE = "suite.json"
 LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
 STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # for the plan; measured evaluations replace the second
@@ -74,6 +75,7 @@ class _SuiteRun:
     def __init__(self, suite: Suite, folder: Path, stop: StopRequest) -> None:
         self._suite, self._folder, self._stop = suite, folder, stop
         self._outcomes: list[Outcome] = []
+        self._heading = ""
         self._start = time.perf_counter()
 
     def run(self) -> int:
@@ -82,8 +84,9 @@ class _SuiteRun:
         for number, cell in enumerate(pending, 1):
             if self._stop.requested:
                 break
-            say(f"cell {number} of {len(pending)}: {cell.name} ...", end=" ")
-            outcome = self._run_cell(cell)
+            self._heading = f"cell {number} of {len(pending)}: {cell.name} ... "
+            say(self._heading, end="")
+            outcome = self._try_cell(cell)
             self._outcomes.append(outcome)
             say(self._outcome_text(cell, outcome, pending[number:]))
             self._write_state()
@@ -91,7 +94,7 @@ class _SuiteRun:
         self._report(failed)
         self._say_times()
         if self._stop.signal_number is not None:
-            say(f"stopped by a signal; the same command goes on: rlcluster suite ... --output-dir {self._folder}")
+            say(f"stopped by a signal; to go on: rlcluster suite {self._suite.file} --output-dir {self._folder}")
             return 128 + self._stop.signal_number
         return EXIT_RUN_FAILED if failed else 0
 
@@ -103,10 +106,26 @@ class _SuiteRun:
         return state is not None and state.state == "finished"
 
     def _is_evaluated(self, cell: Cell) -> bool:
-        return self._suite.plan.evaluation.num_episodes == 0 or (self._path(cell) / EVALUATION).exists()
+        """As the plan asks for it: so many episodes, with a clip if it wants one."""
+        plan, path = self._suite.plan.evaluation, self._path(cell)
+        if plan.num_episodes == 0:
+            return True
+        try:
+            results = json.loads((path / EVALUATION).read_text())["results"].values()
+        except (OSError, ValueError):
+            return False
+        is_clip_there = not plan.video or any(path.glob(CLIP_FILES))
+        return is_clip_there and all(result["episodes"] == plan.num_episodes for result in results)
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / "runs" / cell.name
+
+    def _try_cell(self, cell: Cell) -> Outcome:
+        """A cell whose files cannot be written has failed; the rest goes on."""
+        try:
+            return self._run_cell(cell)
+        except (UserError, OSError) as error:
+            return Outcome(cell.name, "failed", 0.0, 0.0, str(error))
 
     def _run_cell(self, cell: Cell) -> Outcome:
         log = self._folder / "logs" / f"{cell.name}.log"
@@ -126,14 +145,12 @@ class _SuiteRun:
     def _run_command(self, command: list[str], log: Path) -> tuple[float, str | None]:
         """Its seconds, and what went wrong."""
         start = time.perf_counter()
-        progress = _Progress(log)
+        progress = _Progress(log, self._heading)
         exit_code, errors = run_to_its_end(command, self._stop, log, progress.show)
         progress.clear()
-        if exit_code == 0:
-            return time.perf_counter() - start, None
         with log.open("a", encoding="utf-8") as file:
             file.write(errors)
-        return time.perf_counter() - start, error_line(errors) or f"exit code {exit_code}"
+        return time.perf_counter() - start, None if exit_code == 0 else failure_text(exit_code, errors)
 
     def _training_command(self, cell: Cell) -> list[str]:
         """A run that was stopped goes on; one that has nothing to go on from is put aside, and begun again."""
@@ -216,7 +233,7 @@ class _SuiteRun:
         comparison = compare(runs, [run.path.name for run in runs], options)
         failures = [f"{outcome.name} failed: {outcome.error}" for outcome in failed]
         comparison = comparison._replace(warnings=[*failures, *missing, *comparison.warnings])
-        outputs = choose_outputs(self._folder, [run.path for run in runs])
+        outputs = Outputs.inside(self._folder)
         note = f"{len(runs)} of {counted(len(self._suite.cells), 'cell')}"
         write(comparison, outputs, f"Suite {self._suite.name}", note=note)
         for warning in comparison.warnings:
@@ -247,8 +264,8 @@ class _SuiteRun:
 class _Progress:
     """What a cell last said of itself: on a terminal always, elsewhere a line every minute."""
 
-    def __init__(self, log: Path) -> None:
-        self._log, self._is_live = log, sys.stdout.isatty()
+    def __init__(self, log: Path, heading: str) -> None:
+        self._log, self._heading, self._is_live = log, heading, sys.stdout.isatty()
         self._begin = log.stat().st_size if log.exists() else 0
         self._shown_at, self._width = time.perf_counter(), 0
 
@@ -266,7 +283,7 @@ class _Progress:
 
     def clear(self) -> None:
         if self._width:
-            say("\r" + " " * self._width + "\r", end="")
+            say("\r" + " " * self._width + "\r" + self._heading, end="")
 
     def _last_line(self) -> str:
         with self._log.open("rb") as file:
@@ -276,21 +293,30 @@ class _Progress:
 
 
 def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
-    """What is there was made with the settings of this plan, or this is the plan of another folder."""
+    """What is there was made with the settings of this plan, or this is the plan of another folder. A cell that has
+    nothing to go on from may still be changed.
+    """
     for cell in cells:
-        file = folder / "runs" / cell.name / CONFIG_FILE
-        if not file.is_file():
+        path = folder / "runs" / cell.name
+        if is_being_written(path):
+            raise UserError(f"{path} is being written by another process; wait for it, or end it")
+        if not (path / CONFIG_FILE).is_file() or not any(path.glob("checkpoints/*.pt")):
             continue
-        differences = _differences(load_settings(file=file), cell.settings)
+        differences = _differences(load_settings(file=path / CONFIG_FILE), cell.settings)
         if differences:
             raise UserError(
-                f"{file.parent} was made with other settings than the plan's: {'; '.join(differences)}; choose another "
+                f"{path} was made with other settings than the plan's: {'; '.join(differences)}; choose another "
                 "--output-dir"
             )
 
 
 def _differences(old: Settings, new: Settings) -> list[str]:
+    """All that decides the result, the budget, and whatever else the plan sets that changes the speed."""
     differences = resume_differences(old, new)
     if budgets(old) != budgets(new):
         differences.append(f"budget {budgets(new)} but the run has {budgets(old)}")
+    old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
+    for key in SPEED_SETTINGS:
+        if new_values.get(key) is not None and new_values[key] != old_values.get(key):
+            differences.append(f"{key}={new_values[key]} but the run has {old_values.get(key)}")
     return differences

@@ -5,6 +5,7 @@ Everything that can be refused is refused here, all problems at once, before the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +14,8 @@ from pydantic import Field, ValidationError
 
 from rlcluster import machine
 from rlcluster.config import (
+    BUDGETS,
+    LEADS_WORKERS,
     AlgorithmName,
     Count,
     Duration,
@@ -24,11 +27,20 @@ from rlcluster.config import (
     Seed,
     Settings,
 )
-from rlcluster.config_loading import load_settings, merge, read_file
+from rlcluster.config_loading import flatten, load_settings, override, read_file
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import UserError
+from rlcluster.recorded_run import cores_used
 
 Overrides = dict[str, dict[str, Any]]  # sections of settings
+
+# Settings that the plan decides in its own places.
+DECIDED_HERE = {
+    "env.name": "games gives the environments",
+    "env.seed": "seeds gives the seeds",
+    **{f"training.{budget}": "budget gives what each cell may spend" for budget in BUDGETS},
+}
+OUTPUT_REASON = "each cell keeps its files in its own directory"
 
 
 class BudgetPlan(Section):
@@ -72,9 +84,13 @@ class Cell(NamedTuple):
 class Suite(NamedTuple):
     """A plan that can be run."""
 
-    name: str
+    file: Path
     plan: SuitePlan
     cells: list[Cell]
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
 
 
 def read_suite(path: Path) -> Suite:
@@ -94,18 +110,25 @@ def read_suite(path: Path) -> Suite:
         unique = list(dict.fromkeys(problems))
         heading = f"suite {path}: " + ("" if len(unique) == 1 else f"{len(unique)} problems:\n  ")
         raise UserError(heading + "\n  ".join(unique))
-    return Suite(path.stem, plan, cells)
+    return Suite(path, plan, cells)
 
 
 def planned_cores(settings: Settings) -> int:
     """Cores that a cell will keep: its own threads, or what its workers share."""
     allowed = machine.cores_allowed()
     if settings.mode == "sequential":
-        return min(allowed, machine.num_threads(settings.hardware.num_threads))
-    workers = settings.num_workers or settings.num_ranks
-    if workers is None or settings.algorithm == "impala":
-        return allowed
-    return min(allowed, workers * (settings.hardware.num_threads or 1))
+        ranks, workers = 1, 1
+    elif settings.algorithm in LEADS_WORKERS:
+        if settings.crew_size is None or settings.hardware.num_threads is None:
+            return allowed  # they are measured at the start, and share all cores
+        ranks = settings.num_ranks or 1
+        workers = ranks * settings.crew_size
+    else:
+        ranks = workers = settings.num_ranks or min(machine.default_workers(), settings.env.num_envs)
+    learners = workers if settings.algorithm == "a3c" else ranks
+    facts = {"algorithm": settings.algorithm, "mode": settings.mode, "world_size": ranks, "num_workers": workers}
+    num_threads = machine.num_threads(settings.hardware.num_threads, learners)
+    return cores_used({**facts, "num_threads": num_threads}, allowed)
 
 
 def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
@@ -131,6 +154,12 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
         twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
         if twice:
             problems.append(f"{name}: {', '.join(twice)} stands there twice")
+    layers = {"settings": plan.settings}
+    layers |= {f"algorithm_settings.{name}": sections for name, sections in plan.algorithm_settings.items()}
+    layers |= {f"mode_settings.{name}": sections for name, sections in plan.mode_settings.items()}
+    for layer, sections in layers.items():
+        decided = [key for key in flatten(sections) if key in DECIDED_HERE or key.startswith("output.")]
+        problems += [f"{layer}.{key}: {DECIDED_HERE.get(key, OUTPUT_REASON)}; leave it out" for key in decided]
     for game, (low, high) in plan.score_ranges.items():
         if low >= high:
             problems.append(f"score_ranges.{game}=[{low:g}, {high:g}]: the first should be below the second")
@@ -138,14 +167,14 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
 
 
 def _cell(plan: SuitePlan, algorithm: AlgorithmName, mode: ModeName, game: str, seed: int) -> Cell:
-    base: Mapping[str, Any] = merge(plan.settings, plan.algorithm_settings.get(algorithm, {}))
-    base = merge(base, plan.mode_settings.get(mode, {}))
+    base = override(plan.settings, plan.algorithm_settings.get(algorithm, {}))
+    base = override(base, plan.mode_settings.get(mode, {}))
     flags = {"env.name": game, "env.seed": str(seed), **dict(_budget_flags(plan.budget))}
     settings = load_settings(algorithm, mode, flags=flags, base=base)
     if plan.budget.core_hours is not None:
         seconds = plan.budget.core_hours * 3600 / planned_cores(settings)
         settings = load_settings(algorithm, mode, flags={**flags, "training.duration": f"{seconds}s"}, base=base)
-    place = procgen_game(game) or game
+    place = re.sub(r"[^\w.-]+", "-", procgen_game(game) or game)
     return Cell(f"{settings.run_name}_{place}_seed{seed}", settings)
 
 

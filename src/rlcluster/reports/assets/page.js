@@ -15,7 +15,7 @@ let axis = "steps";
 const hidden = new Set();
 
 function element(name, attributes = {}, text = null) {
-  const isSvg = ["svg", "g", "path", "line", "text", "rect", "circle"].includes(name);
+  const isSvg = ["svg", "path", "line", "text", "circle"].includes(name);
   const node = isSvg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   if (text !== null) node.textContent = text;
@@ -57,13 +57,13 @@ function extent(lists) {
 function drawChart(figure, spec) {
   for (const old of figure.querySelectorAll("svg, .tip, p")) old.remove();
   const shown = spec.series.filter((series) => !hidden.has(series.method));
-  const [, xMax] = extent(shown.map((series) => series.x));
+  const [, xMax] = extent(shown.map((series) => series.x)), xMin = spec.xMin ?? 0;
   let [yMin, yMax] = extent(shown.flatMap((series) => [series.y, series.low ?? [], series.high ?? []]));
   if (spec.fromZero) yMin = Math.min(0, yMin);
   if (yMin === yMax) [yMin, yMax] = [yMin - (Math.abs(yMin) || 1) / 2, yMax + (Math.abs(yMax) || 1) / 2];
-  const yTicks = ticks(yMin, yMax, 5), xTicks = ticks(0, xMax, 6).filter((value) => value <= xMax * 1.001);
+  const yTicks = ticks(yMin, yMax, 5), xTicks = ticks(xMin, xMax, 6).filter((value) => value >= xMin && value <= xMax + 1e-9 * Math.abs(xMax));
   [yMin, yMax] = [yTicks[0], yTicks[yTicks.length - 1]];
-  const px = (x) => LEFT + (x / (xMax || 1)) * (WIDTH - LEFT - RIGHT);
+  const px = (x) => LEFT + ((x - xMin) / (xMax - xMin || 1)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => HEIGHT - BOTTOM - ((y - yMin) / (yMax - yMin || 1)) * (HEIGHT - TOP - BOTTOM);
 
   const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${spec.title} by ${spec.below}` });
@@ -76,7 +76,7 @@ function drawChart(figure, spec) {
   for (const series of shown) drawSeries(svg, series, px, py);
   figure.append(svg);
   if (!shown.some((series) => series.y.some((value) => value !== null))) figure.append(element("p", { class: "faint" }, "Nothing to show."));
-  addCursor(figure, svg, spec, shown, px, xMax);
+  addCursor(figure, svg, spec, shown, px, xMin, xMax);
 }
 
 function drawSeries(svg, series, px, py) {
@@ -93,15 +93,16 @@ function drawSeries(svg, series, px, py) {
   if (points.length === 1) svg.append(element("circle", { class: "line", cx: px(points[0][0]), cy: py(points[0][1]), r: 3, style: `fill:${color}` }));
 }
 
-function addCursor(figure, svg, spec, shown, px, xMax) {
+function addCursor(figure, svg, spec, shown, px, xMin, xMax) {
   const line = element("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const tip = element("div", { class: "tip", hidden: "" });
   svg.append(line);
   figure.append(tip);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const x = (((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * xMax;
-    if (x < 0 || x > xMax) return;
+    const share = (((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT);
+    if (share < 0 || share > 1) return;
+    const x = xMin + share * (xMax - xMin);
     line.setAttribute("x1", px(x));
     line.setAttribute("x2", px(x));
     line.setAttribute("visibility", "visible");
@@ -144,9 +145,9 @@ function until(xs, ys, last) {
   return { x, y };
 }
 
-function rewardSeries(game) {
-  const runs = data.runs.filter((run) => run.game === game), series = runSeries(runs, "reward");
-  const published = data.reference[game];
+function rewardSeries(task) {
+  const runs = data.runs.filter((run) => run.task === task), series = runSeries(runs, "reward");
+  const published = data.reference[task];
   if (published && axis === "steps") {
     const last = Math.max(...runs.map((run) => run.curves.reward.steps[run.curves.reward.steps.length - 1]));
     const points = until(published.steps, published.train, last);
@@ -157,7 +158,7 @@ function rewardSeries(game) {
 
 function specifications() {
   const below = AXES[axis].title, list = [];
-  for (const game of data.games) list.push({ title: `Episode reward: ${game}`, below, series: rewardSeries(game) });
+  for (const task of data.tasks) list.push({ title: `Episode reward: ${task}`, below, series: rewardSeries(task) });
   list.push({ title: "Training speed (environment steps per second)", below, fromZero: true, series: runSeries(data.runs, "fps") });
   list.push({ title: "Policy loss", below, series: runSeries(data.runs, "policy_loss") });
   list.push({
@@ -183,7 +184,8 @@ function drawAll() {
   const profile = document.getElementById("profile");
   if (profile) drawChart(profile, {
     title: "Performance profile", below: "score", fromZero: true,
-    series: data.profile.methods.map((one, method) => ({ name: data.methods[method], method, x: data.profile.thresholds, ...one })),
+    xMin: data.profile.thresholds[0],
+    series: data.profile.methods.map((one) => ({ name: data.methods[one.method], x: data.profile.thresholds, ...one })),
   });
 }
 
