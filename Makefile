@@ -80,11 +80,11 @@ tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
 	$(BIN)/tensorboard --logdir runs
 
 test: $(INSTALLED) lint types  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow"
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 check: $(INSTALLED) lint types  ## lint, format, types and the fast tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
 
 def small_suite(file: Path, folder: Path) -> Path:
     plan = yaml.safe_load(file.read_text())
-    plan |= {"algorithms": ["ppo"], "seeds": [1], "budget": {"total_timesteps": 4096}}
+    plan |= {"algorithms": ["ppo"], "modes": ["sequential"], "seeds": [1], "budget": {"total_timesteps": 4096}}
     plan["evaluation"] |= {"num_episodes": 2}
     small = folder / file.name
     small.write_text(yaml.safe_dump(plan))

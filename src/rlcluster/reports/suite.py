@@ -27,7 +27,7 @@ from rlcluster.console import clock_text, counted, say, warn
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
-from rlcluster.recorded_run import CLIP_FILES, RecordedRun, read_run
+from rlcluster.recorded_run import CLIP_FILES, SUMMARY_FILE, RecordedRun, read_run
 from rlcluster.reports.commands import failure_text, rlcluster_command, run_to_its_end
 from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
@@ -75,12 +75,13 @@ class _SuiteRun:
     def __init__(self, suite: Suite, folder: Path, stop: StopRequest) -> None:
         self._suite, self._folder, self._stop = suite, folder, stop
         self._outcomes: list[Outcome] = []
+        self._outcomes_before = self._read_state()
         self._heading = ""
         self._start = time.perf_counter()
 
     def run(self) -> int:
         pending = [cell for cell in self._suite.cells if not self._is_done(cell)]
-        self._say_plan(len(pending))
+        self._say_plan(pending)
         for number, cell in enumerate(pending, 1):
             if self._stop.requested:
                 break
@@ -176,14 +177,14 @@ class _SuiteRun:
             arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
         return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
 
-    def _say_plan(self, num_pending: int) -> None:
+    def _say_plan(self, pending: Sequence[Cell]) -> None:
         plan, cells = self._suite.plan, self._suite.cells
         say(
             f"{self._suite.name}: {' '.join(plan.algorithms)} × {' '.join(plan.modes)} × {' '.join(plan.games)} × "
-            f"{counted(len(plan.seeds), 'seed')} = {counted(len(cells), 'cell')}, {len(cells) - num_pending} done -> "
+            f"{counted(len(plan.seeds), 'seed')} = {counted(len(cells), 'cell')}, {len(cells) - len(pending)} done -> "
             f"{self._folder}"
         )
-        seconds = self._remaining_seconds([cell for cell in cells if not self._is_done(cell)])
+        seconds = self._remaining_seconds(pending)
         if seconds is None:
             say("planned wall-clock: known after the first cell, for the budget is in steps")
         else:
@@ -191,7 +192,8 @@ class _SuiteRun:
 
     def _remaining_seconds(self, cells: Sequence[Cell]) -> float | None:
         """Timed cells take their time; others what those have taken that are done. None where nothing is known."""
-        finished = [outcome for outcome in self._outcomes if outcome.state == "finished"]
+        known_cells = [*self._outcomes_before.values(), *self._outcomes]
+        finished = [outcome for outcome in known_cells if outcome.state == "finished"]
         evaluations = [outcome.evaluate_seconds for outcome in finished if outcome.evaluate_seconds > 0]
         evaluation = sum(evaluations) / len(evaluations) if evaluations else EVALUATING_SECONDS
         evaluation = evaluation if self._suite.plan.evaluation.num_episodes else 0.0
@@ -209,19 +211,25 @@ class _SuiteRun:
     def _outcome_text(self, cell: Cell, outcome: Outcome, pending: Sequence[Cell]) -> str:
         if outcome.state != "finished":
             return f"{outcome.state}: {outcome.error}"
-        summary = json.loads((self._path(cell) / "benchmark_metrics.json").read_text())
+        summary = json.loads((self._path(cell) / SUMMARY_FILE).read_text())
         reward = summary["final_reward"]
         text = f"{summary['average_fps']:,.0f} fps, reward {'-' if reward is None else f'{reward:.2f}'}"
         remaining = self._remaining_seconds(pending)
         return text if remaining is None or not pending else f"{text}, ETA {clock_text(remaining)}"
 
-    def _write_state(self) -> None:
-        """Of this pass and, for cells that it has not touched, of the one before."""
+    def _read_state(self) -> dict[str, Outcome]:
+        """How the cells ended in earlier passes."""
         path = self._folder / SUITE_FILE
-        before = {cell["name"]: cell for cell in json.loads(path.read_text())["cells"]} if path.exists() else {}
-        cells = {**before, **{outcome.name: outcome._asdict() for outcome in self._outcomes}}
-        content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": list(cells.values())}
-        write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        if not path.exists():
+            return {}
+        return {cell["name"]: Outcome(**cell) for cell in json.loads(path.read_text())["cells"]}
+
+    def _write_state(self) -> None:
+        """Of this pass and, for cells that it has not touched, of those before."""
+        cells = {**self._outcomes_before, **{outcome.name: outcome for outcome in self._outcomes}}
+        listed = [outcome._asdict() for outcome in cells.values()]
+        content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": listed}
+        write_atomically(self._folder / SUITE_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
     def _report(self, failed: Sequence[Outcome]) -> None:
         runs, missing = self._readable_runs()
