@@ -127,14 +127,39 @@ def test_advantages_are_normalised_over_the_minibatch() -> None:
 # IMPALA
 
 
-def test_impala_without_lag_equals_a2c() -> None:
+@pytest.mark.parametrize("normalised", ["no", "yes"])
+def test_impala_without_lag_equals_a2c(normalised: str) -> None:
     """The policies agree and lambda is 1: V-trace gives n-step returns, and both losses are the same."""
-    same = {"training__learning_rate": 1e-3, "training__normalize_rewards": "yes"}
+    same = {
+        **{"training__learning_rate": 1e-3, "training__normalize_rewards": "yes"},
+        "training__normalize_advantages": normalised,
+    }
     a2c, a2c_reports = run(settings_for("a2c", **same), updates=3)
     impala, impala_reports = run(settings_for("impala", **same), updates=3)
     torch.testing.assert_close(parameters(impala), parameters(a2c), rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(impala_reports, a2c_reports, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+def test_normalised_advantages_of_impala_have_mean_zero_and_deviation_one_without_lag() -> None:
+    changes = {
+        "training__normalize_rewards": "no",
+        "training__normalize_advantages": "yes",
+        "training__gae_lambda": 0.9,
+    }
+    learner, actor = start(settings_for("impala", **changes))
+    rollout = actor.collect(learner.policy, 0)
+    gamma, expected = learner._training.gamma, []
+    following = rollout.next_values[-1]  # v of the next state, lambda's share of it, from the end backwards
+    for t in reversed(range(rollout.n_steps)):
+        after = torch.where(rollout.dones[t], rollout.next_values[t], following)
+        expected.append(rollout.rewards[t] + gamma * after - rollout.values[t])
+        difference = rollout.rewards[t] + gamma * rollout.next_values[t] - rollout.values[t]
+        following = rollout.values[t] + difference + 0.9 * gamma * (after - rollout.next_values[t])
+    advantages = torch.stack(expected).double()
+    mean, std = learner._acted_advantages([rollout])
+    assert mean == pytest.approx(advantages.mean().item(), rel=1e-5)
+    assert std == pytest.approx(advantages.std(correction=0).item(), rel=1e-5)
 
 
 def lagged(chunk_size: int) -> tuple[Learner, Rollout]:

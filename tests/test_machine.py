@@ -257,7 +257,7 @@ def commit_seen_by_a_copy(folder: Path) -> str:
     package = folder / "rlcluster"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for name in ("machine.py", "console.py"):  # and what it imports
+    for name in ("machine.py", "console.py", "launcher.py", "errors.py"):  # and what it imports
         (package / name).write_text(Path(machine.__file__).with_name(name).read_text())
     return run_python("from rlcluster import machine; print(machine.git_commit())", PYTHONPATH=str(folder)).stdout
 

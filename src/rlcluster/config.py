@@ -358,7 +358,7 @@ UNUSED: dict[str, tuple[str, ...]] = {
         *(*_ONLY_PPO, *_ONLY_IMPALA),
         *("parallel.preempt_stragglers", "parallel.sync_strategy", "parallel.wire_dtype"),
     ),
-    "impala": (*_ONLY_PPO, "training.normalize_advantages", "parallel.preempt_stragglers"),
+    "impala": (*_ONLY_PPO, "parallel.preempt_stragglers"),
 }
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual

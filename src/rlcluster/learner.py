@@ -80,6 +80,13 @@ class Minibatch(NamedTuple):
     std: float  # of the advantages, if they are to be normalised; else 1
 
 
+class Normal(NamedTuple):
+    """What advantages are shifted and divided by; 0 and 1 where they are not to be normalised."""
+
+    mean: float
+    std: float
+
+
 class Learnt(NamedTuple):
     """What an update leaves for its report: sums over this rank's samples."""
 
@@ -121,6 +128,8 @@ class Learner:
         if shared is not None:
             self._optimizer.state[self._stepped] = {"step": torch.zeros(()), "square_avg": shared.squares}
         self._chunk_size = settings.hardware.chunk_size or policy.chunk_size
+        training = settings.training
+        self._vtrace = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
         self.normalizer = RewardNormalizer(env_indices, settings.training.gamma, settings.training.reward_clip, ranks)
 
     @property
@@ -225,20 +234,37 @@ class Learner:
         count = num_samples if self._exchanges_gradients else own
         self._flat.exchanged.zero_()
         sums, spread = torch.zeros(len(SUM_NAMES), dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-        scaled = zip(rollouts, self._rewards(rollouts), strict=True)
-        for rollout in (replace(rollout, rewards=rewards) for rollout, rewards in scaled):
+        pairs = zip(rollouts, self._rewards(rollouts), strict=True)
+        scaled = [replace(rollout, rewards=rewards) for rollout, rewards in pairs]
+        acted = self._acted_advantages(scaled)
+        for rollout in scaled:
             with torch.no_grad():
                 last_values = self.policy(rollout.last_observations).values
             num_envs = max(1, self._chunk_size // rollout.n_steps)
             for start in range(0, rollout.num_envs, num_envs):
-                losses, targets, values = self._trajectory_losses(rollout, last_values, slice(start, start + num_envs))
+                envs = slice(start, start + num_envs)
+                losses, targets, values = self._trajectory_losses(rollout, last_values, envs, acted)
                 sums[:-1] += self._accumulate(losses, count)
                 spread += _spread(targets.returns, values)
         sums[-1] = own
         return Learnt(sums, spread, [self.apply_gradients()], num_samples)
 
+    def _acted_advantages(self, rollouts: Sequence[Rollout]) -> Normal:
+        """The advantages as the policy that acted saw them, over all ranks. Those of the policy that learns are known
+        chunk by chunk only; these are there before any pass, and differ from them by the lag.
+        """
+        if not self._training.normalize_advantages:
+            return Normal(0.0, 1.0)
+        sums = torch.zeros(3, dtype=torch.float64)
+        for one in rollouts:
+            log_ratios = torch.zeros_like(one.values)
+            targets = vtrace(one.rewards, one.values, one.next_values, one.dones, log_ratios, self._vtrace)
+            sums += _moments(targets.advantages)
+        _, mean, std = _count_mean_std(*self._ranks.sum_(sums).tolist())
+        return Normal(mean, std)
+
     def _trajectory_losses(
-        self, rollout: Rollout, last_values: Tensor, envs: slice
+        self, rollout: Rollout, last_values: Tensor, envs: slice, acted: Normal
     ) -> tuple[LossSums, Targets, Tensor]:
         """Of the trajectories [T, n] of some environments; their targets, and the values that these correct."""
         training = self._training
@@ -248,10 +274,10 @@ class Learner:
         log_ratios = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1) - log_probs
         following = torch.cat([values[1:], last_values[envs].unsqueeze(0)])
         next_values = torch.where(dones, rollout.next_values[:, envs], following)
-        coefficients = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
-        targets = vtrace(rollout.rewards[:, envs], values, next_values, dones, log_ratios, coefficients)
+        targets = vtrace(rollout.rewards[:, envs], values, next_values, dones, log_ratios, self._vtrace)
         columns = (actions, log_probs, rollout.values[:, envs], *targets)
         samples = Samples(*(column.flatten() for column in columns))
+        samples = samples._replace(advantages=(samples.advantages - acted.mean) / acted.std)
         return self._algorithm.loss(output, samples, training), targets, values
 
     def _learn_epoch(
@@ -313,8 +339,7 @@ class Learner:
             return [Minibatch(indices, self._settings.batch_size, 0.0, 1.0) for indices in slices]
         sums = torch.zeros(len(slices), 3, dtype=torch.float64)
         for row, indices in zip(sums, slices, strict=True):
-            part = advantages[indices].double()
-            row.copy_(torch.stack([part.new_tensor(len(part)), part.sum(), part.square().sum()]))
+            row.copy_(_moments(advantages[indices]))
         statistics = (_count_mean_std(*row) for row in self._ranks.sum_(sums).tolist())
         return [
             Minibatch(indices, count, mean, std) if normalizes else Minibatch(indices, count, 0.0, 1.0)
@@ -371,6 +396,12 @@ def _flatten(rollout: Rollout, targets: Targets) -> Samples:
     """Samples [T * N], in the order of the rollout."""
     columns = (rollout.actions, rollout.log_probs, rollout.values, targets.advantages, targets.returns)
     return Samples(*(column.flatten() for column in columns))
+
+
+def _moments(values: Tensor) -> Tensor:
+    """Count, sum and sum of squares."""
+    values = values.double()
+    return torch.stack([values.new_tensor(values.numel()), values.sum(), values.square().sum()])
 
 
 def _count_mean_std(count: float, total: float, squares: float) -> tuple[float, float, float]:
