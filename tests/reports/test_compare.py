@@ -86,7 +86,7 @@ def test_the_known_flags_write_the_known_files(pair, tmp_path, capsys):
     assert code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     report = (picture.parent / "comparison_report.txt").read_text()
-    assert "SEQUENTIAL VS PARALLEL COMPARISON REPORT" in report
+    assert "SEQUENTIAL VS PARALLEL TRAINING COMPARISON REPORT" in report
     assert f"Sequential Directory: {pair[0]}" in report
     assert "Speedup (FPS): 2.00x\nEfficiency Gain: 100.0%" in report
     assert "Speedup (Parallel/Sequential)" in capsys.readouterr().out

@@ -53,7 +53,8 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None) -> 
     """comparison_report.txt: the warnings, each run, each run against the first, and what the scores say."""
     titles = titles or comparison.names
     rule, thin = "=" * 80, "-" * 80
-    lines = [rule, f"{' VS '.join(titles) if len(titles) == 2 else 'TRAINING'} COMPARISON REPORT".upper(), rule, ""]
+    pair = f"{titles[0]} vs {titles[1]} " if len(titles) == 2 else ""
+    lines = [rule, f"{pair}training comparison report".upper(), rule, ""]
     lines += [f"{title} Directory: {run.path}" for title, run in zip(titles, comparison.runs, strict=True)]
     if comparison.warnings:
         lines += ["", "WARNINGS", thin, *comparison.warnings]
