@@ -34,7 +34,7 @@ def local(num_ranks: int, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "algorithm"), [("cartpole", "ppo"), ("cartpole", "a2c"), ("coinrun", "ppo")])
+@pytest.mark.parametrize(("name", "algorithm"), [("cartpole", "a2c"), ("coinrun", "ppo")])
 def test_two_ranks_under_torchrun_and_on_their_own_equal_sequential(name: str, algorithm: str, tmp_path: Path) -> None:
     options = {**(COINRUN if name == "coinrun" else CARTPOLE), **MINIBATCHES[algorithm], "--total-updates": 4}
     alone = rlcluster("train", algorithm, "--output-dir", tmp_path / "alone", *flags(options))

@@ -110,12 +110,10 @@ def test_a_users_error_is_not_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "number", "receiver"),
     [
-        ("ppo", signal.SIGINT, "parent"),
         ("ppo", signal.SIGTERM, "parent"),
         ("ppo", signal.SIGTERM, "rank 1"),
         ("ppo", signal.SIGINT, "all"),
         ("impala", signal.SIGTERM, "actor 1"),
-        ("impala", signal.SIGINT, "all"),
         ("a3c", signal.SIGTERM, "worker 1"),
         ("a3c", signal.SIGINT, "all"),
     ],
