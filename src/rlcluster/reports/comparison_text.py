@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rlcluster.console import counted
 from rlcluster.recorded_run import RecordedRun
 from rlcluster.reports.comparison import Comparison, Reached, Scoring
-from rlcluster.reports.statistics import Interval, Scores
+from rlcluster.reports.statistics import Interval, Scores, has_spread
 
 LABEL_WIDTH, COLUMN_WIDTH, RUNS_PER_BLOCK = 41, 21, 4
 MISSING = "-"
@@ -123,10 +123,8 @@ def _scoring_lines(scoring: Scoring) -> list[str]:
 
 
 def interval_text(interval: Interval, scores: Scores) -> str:
-    """One run of a game says nothing of the spread between runs: then there is no interval."""
     text = f"{interval.value:.3f}"
-    has_spread = min(map(len, scores.values())) > 1
-    return f"{text} [{interval.low:.3f}, {interval.high:.3f}]" if has_spread else text
+    return f"{text} [{interval.low:.3f}, {interval.high:.3f}]" if has_spread(scores) else text
 
 
 def number(value: float | None, form: str) -> str:

@@ -26,7 +26,6 @@ from rlcluster.reports.comparison_text import (
     speedup,
 )
 from rlcluster.reports.curves import PHASES, Curve, fps_curve, mean_curve, phase_seconds
-from rlcluster.reports.statistics import Interval
 
 CLIP_BYTES = 1_700_000  # of all clips together, before they grow by a third as text
 MAX_CLIP_BYTES = 250_000
@@ -271,8 +270,8 @@ def _improvement(scoring: Scoring) -> str:
     methods = list(scoring.scores)
 
     def cell(method: str, other: str) -> str:
-        interval: Interval | None = scoring.improvement.get((method, other))
-        return MISSING if interval is None else f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+        interval = scoring.improvement.get((method, other))
+        return MISSING if interval is None else interval_text(interval, scoring.scores[method])
 
     return _table(["", *methods], [[method, *(cell(method, other) for other in methods)] for method in methods])
 

@@ -136,18 +136,28 @@ def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
         chances[name] = chance = probability_of_improvement(methods[best], methods[name], seed)
         p_value = permutation_p_value(methods[best], methods[name], seed)
         if p_value > 1 - CONFIDENCE or chance.low <= 0.5:
-            return Verdict(
-                None,
-                f"Not enough runs to tell: {best} has the highest IQM; a run of it is above one of {name} with "
-                f"probability {_text(chance)}, but methods that are equal differ that much in {p_value:.0%} of cases "
-                "(the limit here is 5 %).",
-            )
+            return Verdict(None, _undecided_text(best, name, _text(chance), p_value, has_spread(methods[best])))
     closest = min(chances, key=lambda name: chances[name].low)
     return Verdict(
         best,
         f"{best} is best: a run of it is above one of {closest}, the closest, with probability "
         f"{_text(chances[closest])}.",
     )
+
+
+def _undecided_text(best: str, other: str, chance: str, p_value: float, is_chance_told: bool) -> str:
+    told = (
+        f"a run of it is above one of {other} with probability {chance}, but" if is_chance_told else f"beside {other}"
+    )
+    return (
+        f"Not enough runs to tell: {best} has the highest IQM; {told} methods that are equal differ that much in "
+        f"{p_value:.0%} of cases (the limit here is 5 %)."
+    )
+
+
+def has_spread(scores: Scores) -> bool:
+    """One run of a game says nothing of the spread between runs: then there is no interval to show."""
+    return min(map(len, scores.values())) > 1
 
 
 def mean_until(positions: Array, values: Array, horizon: float) -> float | None:
