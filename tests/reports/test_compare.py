@@ -13,6 +13,7 @@ from rlcluster.cli import main
 from rlcluster.recorded_run import read_run
 from rlcluster.reports.comparison import compare, group_methods, run_names
 from rlcluster.reports.comparison_text import table_text
+from rlcluster.reports.drawing import style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.page import page_text
 from rlcluster.run_state import RunState
@@ -431,6 +432,11 @@ def test_the_page_asks_the_network_for_nothing(pair):
 
 
 # plot
+
+
+def test_28_curves_can_be_told_apart():
+    looks = {(look["color"], look["linestyle"]) for look in map(style, range(28))}
+    assert len(looks) == 28
 
 
 def test_the_curves_of_a_run_become_a_picture(pair, tmp_path, monkeypatch, capsys):

@@ -31,7 +31,7 @@ DOTS_PER_INCH = 150
 
 def style(position: int) -> dict[str, Any]:
     """Colour, line and marker of the curve at this position; the combination repeats after 7 times 4 curves."""
-    line = (position + position // len(COLORS)) % len(LINES)
+    line = (position % len(COLORS) + position // len(COLORS)) % len(LINES)
     return {
         "color": COLORS[position % len(COLORS)],
         "linestyle": LINES[line],

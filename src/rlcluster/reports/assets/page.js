@@ -23,7 +23,7 @@ function element(name, attributes = {}, text = null) {
 }
 
 function look(method) {
-  return { color: `var(--c${method % 7})`, dash: DASHES[(method + Math.floor(method / 7)) % DASHES.length] };
+  return { color: `var(--c${method % 7})`, dash: DASHES[((method % 7) + Math.floor(method / 7)) % DASHES.length] };
 }
 
 function short(value) {
