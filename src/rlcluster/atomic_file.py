@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
@@ -30,3 +31,8 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
             f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume",
             EXIT_STORAGE,
         ) from None
+
+
+def write_json(path: Path, data: object) -> None:
+    """For people and programs alike; NaN is an error, for JSON has none."""
+    write_atomically(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-WINDOW = 100  # episodes in a moving average
+from rlcluster.recorded_run import WINDOW
 
 
 class EpisodeSummary(NamedTuple):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rlcluster.config import CONFIG_FILE, EnvSettings, Settings
 from rlcluster.config_loading import load_settings
 from rlcluster.console import counted
-from rlcluster.environments.names import procgen_game
+from rlcluster.environments.names import game_name, procgen_game
 from rlcluster.errors import UserError
 from rlcluster.run_state import RUNS_FOLDER, RunState, read_state
 
@@ -31,22 +31,12 @@ CLIP_FILES = "*.mp4"  # what `rlcluster evaluate --video RUN/play.mp4` leaves
 
 NOT_THE_TASK = ("name", "num_envs", "seed")
 
-WINDOW = 100  # episodes in `episode_reward_recent`
-FINAL_UPDATES = 10  # the final fps is taken over the last updates
+WINDOW = 100  # episodes in a moving average: `episode_reward_recent`, and the rewards of the summary
+FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 STALE_EVALUATION = 0.95  # an evaluation of a checkpoint before this share of the run is told
 COLUMNS = (
-    *(
-        "update",
-        "steps_global",
-        "world_size",
-        "elapsed_seconds",
-        "fps",
-        "t_iter",
-        "t_rollout",
-        "t_learn",
-        "t_sync",
-        "learner_idle",
-    ),
+    *("update", "steps_global", "world_size", "elapsed_seconds"),
+    *("fps", "t_iter", "t_rollout", "t_learn", "t_sync", "learner_idle"),
     *("policy_loss", "value_loss", "entropy", "memory_gb", "peak_memory_gb"),
     *("episode_count", "episode_reward_mean", "episode_reward_std", "episode_length_mean", "episode_reward_recent"),
 )
@@ -98,7 +88,7 @@ class RecordedRun(NamedTuple):
 
     @property
     def game(self) -> str:
-        return _game(self.settings.env.name)
+        return game_name(self.settings.env.name)
 
     @property
     def task(self) -> str:
@@ -127,7 +117,7 @@ class RecordedRun(NamedTuple):
 
 def read_run(path: Path) -> RecordedRun:
     """Raises a UserError, in one line, for what is no run or has nothing to show."""
-    settings = _read_settings(path)
+    settings = read_run_settings(path)
     remarks: list[str] = []
     metrics = read_metrics_file(_metrics_file(path, settings))
     state = read_state(path)
@@ -187,8 +177,8 @@ def summary_of(metrics: Metrics, settings: Settings, machine: Mapping[str, Any])
     recent = metrics["episode_reward_recent"]
     is_full = np.cumsum(metrics["episode_count"]) >= WINDOW
     is_full[-1] = True  # with fewer episodes, what there is
-    steps_before = steps[-FINAL_UPDATES - 1] if len(metrics) > FINAL_UPDATES else 0.0
-    final_seconds = float(np.nansum(metrics["t_iter"][-FINAL_UPDATES:]))
+    steps_before = steps[-FINAL_FPS_UPDATES - 1] if len(metrics) > FINAL_FPS_UPDATES else 0.0
+    final_seconds = float(np.nansum(metrics["t_iter"][-FINAL_FPS_UPDATES:]))
     average_fps = float(steps[-1] / seconds[-1]) if seconds[-1] > 0 else None
     return {
         "algorithm": settings.algorithm,
@@ -232,7 +222,8 @@ def runs_below(folder: Path = RUNS_FOLDER) -> list[Path]:
     )
 
 
-def _read_settings(path: Path) -> Settings:
+def read_run_settings(path: Path) -> Settings:
+    """The settings of a run; raises a UserError, in one line, for what is no run."""
     if not path.exists():
         raise UserError(f"{path}: there is no such run directory")
     if not (path / CONFIG_FILE).is_file():
@@ -324,7 +315,7 @@ def _read_evaluation(path: Path, env_name: str, remarks: list[str]) -> Evaluatio
     found: dict[tuple[int, bool], Evaluation] = {}
     for file in sorted(path.glob(EVALUATION_FILES), key=lambda file: file.stat().st_mtime):
         data = _read_json(file, remarks)
-        if data is None or _game(str(data.get("env", env_name))) != _game(env_name):
+        if data is None or game_name(str(data.get("env", env_name))) != game_name(env_name):
             continue
         if not _is_evaluation(data):
             remarks.append(f"its {file.name} is no evaluation and was passed over")
@@ -333,11 +324,6 @@ def _read_evaluation(path: Path, env_name: str, remarks: list[str]) -> Evaluatio
         before = found[key].results if key in found else {}
         found[key] = Evaluation(*key, {**before, **data["results"]})
     return max(found.values(), key=lambda one: (one.steps_global, not one.deterministic), default=None)
-
-
-def _game(env_name: str) -> str:
-    """`coinrun` for a game of Procgen, else the environment's own name."""
-    return procgen_game(env_name) or env_name
 
 
 def _is_evaluation(data: Mapping[str, Any]) -> bool:

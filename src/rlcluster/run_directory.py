@@ -18,7 +18,7 @@ from typing import Any, Self, TextIO
 
 import yaml
 
-from rlcluster.atomic_file import write_atomically
+from rlcluster.atomic_file import write_atomically, write_json
 from rlcluster.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rlcluster.config import CONFIG_FILE, MODE_NAMES, Settings
 from rlcluster.config_loading import load_settings, resume_differences
@@ -85,7 +85,7 @@ class RunDirectory:
             os.close(self._lock)
 
     def write_machine_facts(self, facts: dict[str, Any]) -> None:
-        write_atomically(self.path / MACHINE_FILE, _json(facts))
+        write_json(self.path / MACHINE_FILE, facts)
 
     def log(self, record: dict[str, Any]) -> None:
         """One JSON object per update, and the same in TensorBoard."""
@@ -109,7 +109,7 @@ class RunDirectory:
         return path
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        write_atomically(self.path / SUMMARY_FILE, _json(summary))
+        write_json(self.path / SUMMARY_FILE, summary)
 
     def conclude(self, state: StateName, reason: str | None = None) -> None:
         """Says how the run has ended."""
@@ -280,7 +280,3 @@ def latest_run(folder: Path = RUNS_FOLDER) -> Path:
         if any(run.glob("checkpoints/*.pt")):
             return run
     raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
-
-
-def _json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rlcluster.atomic_file import write_atomically
+from rlcluster.atomic_file import write_json
 from rlcluster.config import Settings
 from rlcluster.environments.names import procgen_game
 from rlcluster.errors import EXIT_STORAGE, UserError
@@ -42,7 +42,7 @@ def default_path(settings: Settings) -> Path:
 
 
 def write_state(run: Path, state: RunState) -> None:
-    write_atomically(run / STATE_FILE, (json.dumps(state._asdict(), indent=2) + "\n").encode())
+    write_json(run / STATE_FILE, state._asdict())
 
 
 def read_state(run: Path) -> RunState | None:

@@ -28,3 +28,8 @@ def procgen_game(name: str) -> str | None:
     """`coinrun` for coinrun, procgen-coinrun-v0 and procgen:procgen-coinrun-v0; None for other environments."""
     match = re.fullmatch(r"(?:procgen:)?(?:procgen-)?([a-z]+)(?:-v0)?", name)
     return match[1] if match and match[1] in PROCGEN_GAMES else None
+
+
+def game_name(name: str) -> str:
+    """`coinrun` for a game of Procgen, however it is written; else the environment's own name."""
+    return procgen_game(name) or name

@@ -22,9 +22,8 @@ from rlcluster.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.learner import Learner, LearnReport
 from rlcluster.machine import Memory, OtherWork
+from rlcluster.recorded_run import FINAL_FPS_UPDATES
 from rlcluster.run_directory import RunDirectory, SilentRun
-
-FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
 
 class Updated(NamedTuple):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlcluster.atomic_file import write_atomically
+from rlcluster.atomic_file import write_atomically, write_json
+from rlcluster.config import MODE_NAMES
 from rlcluster.console import say, warn
+from rlcluster.environments.names import game_name
 from rlcluster.errors import EXIT_STORAGE, UserError
-from rlcluster.recorded_run import RecordedRun, read_metrics_file, read_run, runs_below
+from rlcluster.recorded_run import RecordedRun, read_metrics_file, read_run, read_run_settings, runs_below
 from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import FORMATS, check_format
@@ -68,7 +69,7 @@ def write(
     draw_comparison(comparison, outputs.picture)
     write_atomically(outputs.report, report_text(comparison, titles).encode())
     write_atomically(outputs.page, page_text(comparison, title, note).encode())
-    write_atomically(outputs.data, (json.dumps(as_data(comparison), indent=2, allow_nan=False) + "\n").encode())
+    write_json(outputs.data, as_data(comparison))
 
 
 def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
@@ -91,20 +92,19 @@ def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:
     chosen: dict[str, RecordedRun] = {}
     for path in runs_below(folder):
         try:
-            run = read_run(path)
+            settings = read_run_settings(path)
+            latest = next((run.settings for run in chosen.values()), settings)
+            kind, wanted = ((one.algorithm, game_name(one.env.name)) for one in (settings, latest))
+            if kind == wanted and settings.mode not in chosen:
+                chosen[settings.mode] = read_run(path)
         except UserError as error:
             warn(f"passed over: {error}")
-            continue
-        latest = next(iter(chosen.values()), run)
-        if (run.settings.algorithm, run.game) == (latest.settings.algorithm, latest.game):
-            chosen.setdefault(run.settings.mode, run)
     if len(chosen) < 2:
         raise UserError(
             f"compare: there are no two modes of one algorithm and game below {folder}/; give the runs: "
             "rlcluster compare RUN RUN"
         )
-    order = ("sequential", "parallel", "distributed")
-    return [chosen[mode].path for mode in order if mode in chosen]
+    return [chosen[mode].path for mode in MODE_NAMES if mode in chosen]
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:

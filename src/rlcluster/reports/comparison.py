@@ -1,7 +1,7 @@
 """Runs beside each other: what the table, the report, the picture and the page of a comparison all show.
 
 Runs that differ in seed and game only are runs of one *method*. Scores are those of the evaluation on unseen levels
-where every run has one, else the mean of the last 100 training episodes; the comparison says which.
+where every method has one, else the mean of the last 100 training episodes; the comparison says which.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def compare(
     differences = setting_differences(runs)
     methods = group_methods(runs)
     curves = [reward_curve(run.metrics) for run in runs]
-    scoring, why_unscored = _score(runs, names, methods, options.ranges)
+    ranges = [options.ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs]
+    scoring, why_unscored = _score(runs, names, methods, ranges)
     return Comparison(
         runs=runs,
         names=names,
@@ -96,7 +97,7 @@ def compare(
         efficiency=_efficiency(runs),
         reached=_reached(runs, options.threshold),
         references=_references(runs, names) if options.with_reference else [],
-        ranges=[options.ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs],
+        ranges=ranges,
     )
 
 
@@ -139,7 +140,10 @@ def _method_key(run: RecordedRun) -> dict[str, Any]:
 
 
 def _score(
-    runs: Sequence[RecordedRun], names: Sequence[str], methods: Mapping[str, Sequence[int]], ranges: Mapping[str, Range]
+    runs: Sequence[RecordedRun],
+    names: Sequence[str],
+    methods: Mapping[str, Sequence[int]],
+    ranges: Sequence[Range | None],
 ) -> tuple[Scoring | None, str]:
     """The scoring, or why there is none."""
     values, source = _raw_scores(runs, methods)
@@ -147,7 +151,7 @@ def _score(
     left_out = [names[k] for k, value in enumerate(values) if value is None]
     if not scored:
         return None, "There is no score: no run has finished, with episodes in it."
-    known = {k: ranges.get(runs[k].game) or reference.score_range(runs[k].settings.env) for k in scored}
+    known = {k: ranges[k] for k in scored}
     is_normalised = None not in known.values()
     if not is_normalised and len({runs[k].task for k in scored}) > 1:
         games = sorted({runs[k].game for k, one in known.items() if one is None})

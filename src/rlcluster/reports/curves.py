@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rlcluster.recorded_run import Column, Metrics
+from rlcluster.reports.scaling_statistics import NORMAL_QUANTILE
 
 MAX_POINTS = 100
 MIN_POINTS = 10
 EPISODES_PER_POINT = 100  # at least, where the run has enough of them
-NORMAL_QUANTILE = 1.96
 
 PHASES = ("rollout", "learn", "sync", "idle")
 

@@ -14,6 +14,7 @@ from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
 from rlcluster.reports.drawing import four_panels, label, save, style
 from rlcluster.reports.reference import Range
+from rlcluster.reports.statistics import normalise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,15 +85,14 @@ def _draw(axis: Axes, curve: Curve, positions: Any, look: dict[str, Any]) -> Non
 def _normalised(curve: Curve, scores: Range | None) -> Curve:
     if scores is None:
         return curve
-    values, low, high = (
-        (part - scores.low) / (scores.high - scores.low) for part in (curve.values, curve.low, curve.high)
-    )
+    values, low, high = (normalise(part, *scores) for part in (curve.values, curve.low, curve.high))
     return curve._replace(values=values, low=low, high=high)
 
 
 def _legend_text(name: str) -> str:
     """As it is written: a dollar would begin a formula, and a name that begins with _ has no place in a legend."""
-    return name.replace("$", r"\$") if not name.startswith("_") else " " + name.replace("$", r"\$")
+    text = name.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _draw_reference(axis: Axes, env: EnvSettings, last_step: float) -> None:

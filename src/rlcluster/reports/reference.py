@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlcluster.config import EnvSettings
-from rlcluster.environments.names import procgen_game
+from rlcluster.environments.names import game_name, procgen_game
 
 STEPS = (0.5e6, 1e6, 2e6, 5e6, 10e6, 25e6)  # of the published scores
 BEYOND = 1.01  # a run ends with the update that crosses its budget: it may be a little longer than the last point
@@ -145,7 +145,7 @@ def score_range(env: EnvSettings) -> Range | None:
 
 def ranges(given: Iterable[tuple[str, tuple[float, float]]]) -> dict[str, Range]:
     """Ranges of the user's own, by game, however the game is written."""
-    return {procgen_game(name) or name: Range(*ends) for name, ends in given}
+    return {game_name(name): Range(*ends) for name, ends in given}
 
 
 def openai_ppo(env: EnvSettings, steps: float, levels: str) -> float | None:

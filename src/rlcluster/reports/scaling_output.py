@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcluster.atomic_file import write_atomically
+from rlcluster.atomic_file import write_atomically, write_json
 from rlcluster.config import Settings
 from rlcluster.reports.drawing import PHASE_STYLES, four_panels, save, style
 from rlcluster.reports.scaling_statistics import QUANTITIES, Estimate, RunRow, SummaryRow
@@ -24,14 +23,14 @@ COLUMNS = ("workers", "fps", "speed-up", "efficiency", "serial", "t_iter", "roll
 def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
     """per_run.csv and per_run.json: a row for each run."""
     _write(folder / "per_run.csv", _csv([row._asdict() for row in rows]))
-    _write(folder / "per_run.json", _json([row._asdict() for row in rows]))
+    write_json(folder / "per_run.json", [row._asdict() for row in rows])
 
 
 def write_summary(folder: Path, summary: Sequence[SummaryRow], facts: Mapping[str, Any]) -> None:
     """summary.csv and summary.json: a row for each kind of scaling and world size; the machine in the latter."""
     rows = [row.flat() for row in summary]
     _write(folder / "summary.csv", _csv(rows))
-    _write(folder / "summary.json", _json({**facts, "rows": rows}))
+    write_json(folder / "summary.json", {**facts, "rows": rows})
 
 
 def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: Settings, workers_that_fit: int) -> str:
@@ -165,10 +164,6 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -18,12 +18,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Value = TypeVar("Value", float, Array)
 Scores = Mapping[str, Array]  # game -> [n_g]
 Aggregate = Callable[[Sequence[Array]], Array]  # arrays [..., n_g], one for each game -> [...]
 
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def normalise(score: float, low: float, high: float) -> float:
+def normalise(score: Value, low: float, high: float) -> Value:
     """0 at the low end of a game's range, 1 at the high end; beyond them where the score is."""
     return (score - low) / (high - low)
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rlcluster.atomic_file import write_atomically
+from rlcluster.atomic_file import write_atomically, write_json
 from rlcluster.config import CONFIG_FILE, Settings, budgets
 from rlcluster.config_loading import flatten, load_settings, resume_differences
 from rlcluster.console import clock_text, counted, say, warn
@@ -229,7 +229,7 @@ class _SuiteRun:
         cells = {**self._outcomes_before, **{outcome.name: outcome for outcome in self._outcomes}}
         listed = [outcome._asdict() for outcome in cells.values()]
         content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": listed}
-        write_atomically(self._folder / SUITE_FILE, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(self._folder / SUITE_FILE, content)
 
     def _report(self, failed: Sequence[Outcome]) -> None:
         runs, missing = self._readable_runs()

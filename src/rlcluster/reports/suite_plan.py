@@ -28,7 +28,7 @@ from rlcluster.config import (
     Settings,
 )
 from rlcluster.config_loading import flatten, load_settings, override, read_file
-from rlcluster.environments.names import procgen_game
+from rlcluster.environments.names import game_name
 from rlcluster.errors import UserError
 from rlcluster.recorded_run import cores_used
 
@@ -150,7 +150,7 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
         problems.append(f"budget: give one of {choices}; it has {' and '.join(given) or 'none'}")
     for name in ("algorithms", "modes", "games", "seeds"):
         values = getattr(plan, name)
-        keys = [procgen_game(value) or value for value in values] if name == "games" else list(values)
+        keys = [game_name(value) for value in values] if name == "games" else list(values)
         twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
         if twice:
             problems.append(f"{name}: {', '.join(twice)} stands there twice")
@@ -174,7 +174,7 @@ def _cell(plan: SuitePlan, algorithm: AlgorithmName, mode: ModeName, game: str, 
     if plan.budget.core_hours is not None:
         seconds = plan.budget.core_hours * 3600 / planned_cores(settings)
         settings = load_settings(algorithm, mode, flags={**flags, "training.duration": f"{seconds}s"}, base=base)
-    place = re.sub(r"[^\w.-]+", "-", procgen_game(game) or game)
+    place = re.sub(r"[^\w.-]+", "-", game_name(game))
     return Cell(f"{settings.run_name}_{place}_seed{seed}", settings)
 
 
