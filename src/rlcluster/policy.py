@@ -54,6 +54,13 @@ class ActorCritic(nn.Module):
         kernels = self.trunk.kernels if isinstance(self.trunk, ConvolutionalTrunk) else None
         return "torch" if kernels is None else kernels.instruction_set
 
+    def keep_threads_for_kernels(self, num_threads: int) -> bool:
+        """Our own convolutions have so many threads from now on, however many torch has. False: there are none."""
+        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None:
+            return False
+        self.trunk.kernels.num_threads = num_threads
+        return True
+
     def forward(self, observations: Tensor) -> PolicyOutput:
         """[B, H, W, C] bytes, or [B, ...] floats."""
         policy_features, value_features = self.trunk(observations)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -216,6 +217,21 @@ def test_pictures_in_any_memory_order() -> None:
 def test_a_policy_can_be_copied(duplicate: object) -> None:
     policy, observations = policy_with("portable"), pictures(2)
     assert torch.equal(duplicate(policy)(observations).values, policy(observations).values)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_kernels_keep_their_threads_when_torch_has_fewer() -> None:
+    torch.set_num_threads(1)
+    policy, observations = policy_with("portable"), pictures(16)
+    expected, before = gradients(policy, observations), psutil.Process().num_threads()
+    assert policy.keep_threads_for_kernels(3)
+    found = gradients(policy, observations)
+    assert psutil.Process().num_threads() == before + 2
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_policy_without_kernels_keeps_no_threads_for_them() -> None:
+    assert not policy_with("torch").keep_threads_for_kernels(2)
 
 
 @pytest.mark.usefixtures("threads")

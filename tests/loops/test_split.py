@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rlcluster import machine
 from rlcluster.collectives import deal
 from rlcluster.config_loading import load_settings
 from rlcluster.errors import UserError
-from rlcluster.loops.split import Rates, Split, choose, refuse_idle_workers
+from rlcluster.loops.split import Rates, Split, choose, refuse_idle_workers, split_cores
 
 IMPALA = Rates(act=2000, learn=700)  # an actor's core feeds about three of the learner's
 
@@ -50,7 +51,26 @@ def test_environments_are_dealt_evenly_and_in_order() -> None:
 
 
 def test_cores_of_their_own_are_disjoint_and_shared_ones_are_none() -> None:
-    apart = Split(num_actors=2, learner_threads=3, cores=[0, 1, 2, 3, 4])
+    apart = Split(num_actors=2, learner_threads=3, torch_threads=3, cores=[0, 1, 2, 3, 4])
     assert (list(apart.learner_cores()), [list(cores) for cores in apart.actor_cores()]) == ([0, 1, 2], [[3], [4]])
-    shared = Split(num_actors=2, learner_threads=4, cores=[])
+    shared = Split(num_actors=2, learner_threads=4, torch_threads=2, cores=[])
     assert (list(shared.learner_cores()), [list(cores) for cores in shared.actor_cores()]) == ([], [[], []])
+
+
+@pytest.mark.parametrize(
+    ("actors", "threads", "deterministic", "expected"),
+    [
+        (1, 3, False, 3),  # a core for each
+        (1, 4, False, 3),
+        (2, 4, False, 2),
+        (6, 4, False, 1),
+        (2, 4, True, 4),  # repeatable: nothing of the machine decides
+    ],
+)
+def test_torch_leaves_the_cores_of_the_actors_alone(
+    monkeypatch: pytest.MonkeyPatch, actors: int, threads: int, deterministic: bool, expected: int
+) -> None:
+    monkeypatch.setattr(machine, "default_workers", lambda: 4)
+    flags = {"env.name": "CartPole-v1", "parallel.num_workers": actors, "hardware.num_threads": threads}
+    settings = load_settings("impala", "parallel", flags={**flags, "parallel.deterministic": deterministic})
+    assert split_cores(settings, 8, 1).torch_threads == expected

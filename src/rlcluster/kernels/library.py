@@ -110,11 +110,15 @@ class Trunk:
         self.weight_shapes = WEIGHT_SHAPES[network]
         self.num_features = int(self._functions.rl_trunk_num_features(handle))
         self.saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))  # of a picture, in training
+        self.num_threads: int | None = None  # of the kernels; None: as many as torch has. A copy forgets it
         self._free: list[Tensor] = []
         self._lock = threading.Lock()  # of the list above: threads may share a policy
 
     def __reduce__(self) -> tuple[type[Trunk], tuple[Any, ...]]:
         return Trunk, self._arguments
+
+    def _threads(self) -> int:
+        return self.num_threads or torch.get_num_threads()
 
     def forward(
         self, pictures: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
@@ -129,7 +133,7 @@ class Trunk:
             len(pictures),
             self._pointer("float *", features),
             self._ffi.NULL if saved is None else self._pointer("char *", saved),
-            torch.get_num_threads(),
+            self._threads(),
         )
         self._check(code)
         return features
@@ -156,7 +160,7 @@ class Trunk:
             self._pointer("char *", saved),
             self._pointers(weight_gradients),
             self._pointers(bias_gradients),
-            torch.get_num_threads(),
+            self._threads(),
         )
         self._check(code)
         return weight_gradients, bias_gradients

@@ -46,6 +46,8 @@ class ActorLearner:
         torch.set_num_threads(split.learner_threads)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        if policy.keep_threads_for_kernels(split.learner_threads):
+            torch.set_num_threads(split.torch_threads)
         self.learner = Learner(settings, policy, self._envs, ranks)
         self._ready: deque[Ready] = deque()
         own = self._restore(restored) if restored is not None else None

@@ -27,7 +27,8 @@ class Rates(NamedTuple):
 class Split(NamedTuple):
     num_actors: int
     learner_threads: int
-    cores: Sequence[int]  # the learner's first, then one for each actor; empty: they share all cores
+    torch_threads: int  # of the learner; our own convolutions have `learner_threads`
+    cores: Sequence[int]  # the learner's first, then one for each actor; empty: the system deals them out
 
     def actor_cores(self) -> list[Sequence[int]]:
         return [self.cores[k : k + 1] for k in range(self.learner_threads, self.learner_threads + self.num_actors)]
@@ -68,7 +69,11 @@ def split_cores(settings: Settings, num_envs: int, local_world_size: int) -> Spl
     if actors is None or threads is None:
         _, actors, threads = choose(cores, measure(settings, num_envs), num_envs, actors, threads)
     is_apart = settings.parallel.pin_workers and actors + threads == cores
-    return Split(actors, threads, cores_to_pin(cores, local_world_size) if is_apart else [])
+    pinned = cores_to_pin(cores, local_world_size) if is_apart else []
+    # Where there are more threads than cores, torch leaves the actors' cores alone: its operations are short, and its
+    # threads would spin or wait for each other in between. What must be repeatable may not depend on the machine.
+    torch_threads = threads if settings.parallel.deterministic else min(threads, max(1, cores - actors))
+    return Split(actors, threads, torch_threads, pinned)
 
 
 def cores_of_rank(local_world_size: int) -> int:

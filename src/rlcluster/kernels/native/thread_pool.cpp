@@ -28,8 +28,6 @@ void ThreadPool::run(int num_pieces, const std::function<void(int, int)>& work) 
     work_ = &work;
     next_piece_ = 0;
     num_pieces_ = num_pieces;
-    num_busy_ = static_cast<int>(workers_.size());
-    call_++;
   }
   started_.notify_all();
   take_pieces(0);
@@ -38,13 +36,12 @@ void ThreadPool::run(int num_pieces, const std::function<void(int, int)>& work) 
 }
 
 void ThreadPool::wait_for_work(int thread) {
-  unsigned seen = 0;
   while (true) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      started_.wait(lock, [&] { return is_closing_ || call_ != seen; });
+      started_.wait(lock, [this] { return is_closing_ || next_piece_ < num_pieces_; });
       if (is_closing_) return;
-      seen = call_;
+      num_busy_++;
     }
     take_pieces(thread);
     const std::lock_guard<std::mutex> lock(mutex_);

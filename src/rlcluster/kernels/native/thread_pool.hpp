@@ -16,7 +16,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(piece, thread) once for each piece in [0, num_pieces), in any order; returns when all are done.
+  // Calls work(piece, thread) once for each piece in [0, num_pieces), in any order; returns when all are done. A thread
+  // that the system wakes only after the others have taken all pieces is not waited for. `work` must not throw.
   void run(int num_pieces, const std::function<void(int, int)>& work);
 
  private:
@@ -30,7 +31,6 @@ class ThreadPool {
   const std::function<void(int, int)>* work_ = nullptr;
   std::atomic<int> next_piece_{0};
   int num_pieces_ = 0;
-  int num_busy_ = 0;
-  unsigned call_ = 0;
+  int num_busy_ = 0;  // threads, other than the caller, that may hold a piece
   bool is_closing_ = false;
 };
