@@ -19,6 +19,7 @@ GUIDE = ROOT / "docs" / "guide.md"
 PROGRAMS = Path(sys.executable).parent
 
 SMALL = {"--num-envs": "4", "--n-steps": "16", "--network": "nature", "--total-updates": "2"}
+QUICK_GAME = "starpilot"  # its untrained agents die early: no evaluation has to wait for a thousand steps
 SMALLER = {"--num-workers": "2", "--num-envs-per-worker": "3", "--num-episodes": "2", "--world-sizes": "1,2"}
 DROPPED = ("--duration", "--total-timesteps", "--total-updates", "--num-envs", "--n-steps")
 
@@ -42,7 +43,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
         case "train":
             small = {key: value for key, value in SMALL.items() if key != "--num-envs" or "--num-workers" not in words}
             batch = ["--n-minibatches", "2"] if words[2] == "ppo" else []
-            return [*kept, *(part for pair in small.items() for part in pair), *batch]
+            return [*kept, *(part for pair in small.items() for part in pair), *batch, "--env", QUICK_GAME]
         case "scale":
             return [*kept, *(part for pair in SMALL.items() for part in pair), "--repeats", "1", "--warmup-iters", "1"]
         case "suite":

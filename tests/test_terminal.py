@@ -20,7 +20,10 @@ def on_a_terminal(*arguments: str | Path, enough: str | None = None) -> str:
     """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    # As in a terminal: tests that a shell runs in the background ignore the signal, and so would the command.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command(*arguments), stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    signal.signal(signal.SIGINT, before)
     os.close(theirs)
     written = bytearray()
     while True:
