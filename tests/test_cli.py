@@ -134,6 +134,12 @@ def test_a_flag_for_a_truth_value_may_stand_alone_or_with_a_value(tmp_path):
         assert "training.anneal_learning_rate=True but the run has False" in refusal(*base, *arguments)
 
 
+def test_another_optimiser_on_resume_is_refused_by_its_own_name(tmp_path):
+    (tmp_path / "config.yaml").write_text("algorithm: impala\ntraining: {rmsprop_decay: 0.9}")
+    message = refusal("train", "--resume", "--output-dir", str(tmp_path), "--optimizer", "adam")
+    assert "training.optimizer=adam but the run has rmsprop" in message
+
+
 def test_the_algorithm_of_the_command_line_decides_which_settings_have_an_effect():
     message = refusal("train", "a2c", "--clip-range", "0.1")
     assert message == "rlcluster: error: training.clip_range=0.1 has no effect with a2c; remove it"

@@ -39,7 +39,8 @@ def test_a2c_has_the_defaults_of_its_paper():
     settings = load_settings(algorithm="a2c")
     training = settings.training
     assert (settings.env.num_envs, training.n_steps, training.gamma) == (16, 5, 0.99)
-    assert (training.learning_rate, training.rmsprop_decay, training.rmsprop_epsilon) == (7e-4, 0.99, 1e-5)
+    assert (settings.optimizer, training.learning_rate) == ("rmsprop", 7e-4)
+    assert (training.rmsprop_decay, training.rmsprop_epsilon) == (0.99, 1e-5)
     assert (training.entropy_coefficient, training.value_coefficient, training.max_grad_norm) == (0.01, 0.5, 0.5)
     assert training.gae_lambda == 1.0
     assert training.normalize_advantages is False
@@ -179,10 +180,12 @@ ONE_ALGORITHM = {
         "training.target_kl": st.none() | positive,
     },
     "a2c": {"training.rmsprop_decay": st.floats(0, 1), "training.rmsprop_epsilon": positive},
+    "a3c": {"training.rmsprop_decay": st.floats(0, 1)},
+    "impala": {"training.optimizer": st.sampled_from([None, "adam", "rmsprop"]), "training.rho_bar": positive},
 }
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "a3c", "impala"])
 @hypothesis_settings(deadline=None, max_examples=30)  # 20 ms each
 @given(data=st.data())
 def test_settings_written_as_yaml_load_back_to_the_same(algorithm, data, tmp_path_factory):
@@ -210,6 +213,23 @@ def test_the_yaml_of_a_run_leaves_out_what_its_algorithm_does_not_use():
     }
     assert ppo.keys() - a2c.keys() == only_ppo
     assert a2c.keys() - ppo.keys() == {"rmsprop_decay", "rmsprop_epsilon"}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "a3c", "impala"])
+def test_settings_without_an_optimiser_mean_that_of_the_algorithm_however_they_are_read(algorithm):
+    assert Settings(algorithm=algorithm).optimizer == load_settings(algorithm).optimizer
+    written = load_settings(algorithm).to_dict()
+    written["training"].pop("optimizer", None)  # as runs were written before there was a choice
+    assert Settings.model_validate(written).to_dict() == load_settings(algorithm).to_dict()
+
+
+def test_the_yaml_of_a_run_holds_the_settings_of_its_optimiser_alone():
+    trainings = [
+        load_settings("impala", flags={"training.optimizer": name}).to_dict()["training"]
+        for name in ("adam", "rmsprop")
+    ]
+    adam, rmsprop = (training.keys() for training in trainings)
+    assert (adam - rmsprop, rmsprop - adam) == ({"adam_epsilon"}, {"rmsprop_decay", "rmsprop_epsilon"})
 
 
 def test_every_setting_says_what_it_means():

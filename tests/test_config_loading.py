@@ -258,6 +258,12 @@ def test_every_yaml_block_of_the_first_guides_loads_unchanged(load, name):
     assert load(text).to_dict() == expected
 
 
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_impala_without_a_file_is_the_one_that_was_measured(mode):
+    file = load_settings(file=CONFIGS / f"impala_{mode}.yaml")
+    assert load_settings("impala", mode).to_dict() == file.to_dict()
+
+
 @pytest.mark.parametrize("file", RUN_CONFIGS, ids=lambda file: file.name)
 def test_every_file_in_configs_loads(file):
     load_settings(file=file)
@@ -366,7 +372,7 @@ def test_all_problems_are_listed_in_one_message(refusal):
         "  hardware.num_threads=none: input should be a valid integer, unable to parse string as an integer",
         "  envs: unknown setting; did you mean env?",
         "  training.batch_size=1000 does not divide n_steps * num_envs = 128 * 32 = 4096; use 1024 or 512",
-        "  training.rmsprop_decay=0.9 has no effect with ppo; remove it",
+        "  training.rmsprop_decay=0.9 has no effect with training.optimizer=adam; remove it",
     ]
 
 
@@ -433,21 +439,48 @@ def test_a_directory_instead_of_a_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "name", "value"),
     [
-        ("ppo", "rmsprop_decay", "0.9"),
-        ("ppo", "rmsprop_epsilon", "1e-5"),
         ("a2c", "batch_size", "64"),
         ("a2c", "n_minibatches", "4"),
         ("a2c", "n_epochs", "4"),
         ("a2c", "clip_range", "0.2"),
         ("a2c", "clip_value_range", "0.2"),
         ("a2c", "target_kl", "0.01"),
-        ("a2c", "adam_epsilon", "1e-5"),
+        ("a3c", "optimizer", "adam"),
     ],
 )
 def test_a_setting_without_effect_for_the_algorithm_is_refused(refusal, algorithm, name, value):
     expected = f"training.{name}={value} has no effect with {algorithm}; remove it"
     assert refusal(f"algorithm: {algorithm}\ntraining: {{{name}: {value}}}") == expected
     assert refusal("", algorithm=algorithm, flags={f"training.{name}": value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "name"),
+    [
+        ("ppo", "adam", "rmsprop_decay"),
+        ("ppo", "rmsprop", "adam_epsilon"),
+        ("a2c", "rmsprop", "adam_epsilon"),
+        ("impala", "adam", "rmsprop_epsilon"),
+    ],
+)
+def test_a_setting_of_another_optimiser_is_refused(refusal, algorithm, optimizer, name):
+    expected = f"training.{name}=0.1 has no effect with training.optimizer={optimizer}; remove it"
+    given = f"algorithm: {algorithm}\ntraining: {{optimizer: {optimizer}, {name}: 0.1}}"
+    assert refusal(given) == expected
+
+
+def test_another_optimiser_replaces_the_settings_of_the_one_below(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("algorithm: impala\ntraining: {rmsprop_epsilon: 0.1, gamma: 0.9}")
+    training = load_settings(file=file, flags={"training.optimizer": "adam"}).training
+    assert (training.optimizer, training.rmsprop_epsilon, training.gamma) == ("adam", 1e-5, 0.9)
+    training = load_settings(file=file, flags={"training.optimizer": "rmsprop"}).training
+    assert (training.rmsprop_epsilon, training.gamma) == (0.1, 0.9)
+
+
+def test_a3c_is_not_told_that_its_own_optimiser_has_no_effect(refusal):
+    expected = "training.optimizer=adam has no effect with a3c; remove it"
+    assert refusal("algorithm: a3c\ntraining: {optimizer: adam, rmsprop_decay: 0.9}") == expected
 
 
 # Batch sizes

@@ -38,6 +38,7 @@ LAYERS = [
     "actor",
     "algorithms",
     "reward_normalizer",
+    "optimizers",
     "learner",
     "stragglers",
     "interruption",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlcluster import environments
-from rlcluster.actor import Actor
+from rlcluster.actor import Actor, make_actor
 from rlcluster.collectives import Ranks
 from rlcluster.config import Settings, setting_fields
 from rlcluster.config_loading import load_settings
@@ -27,10 +27,9 @@ def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
 
 
 def start(settings: Settings) -> tuple[Learner, Actor]:
-    vector = environments.make(settings.env, range(settings.env.num_envs))
-    policy = make_policy(settings.policy, vector.spec, settings.env.seed)
-    learner = Learner(settings, policy, range(settings.env.num_envs), Ranks())
-    return learner, Actor(vector, settings.training.n_steps, settings.env.seed)
+    actor = make_actor(settings, range(settings.env.num_envs), None)
+    policy = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
+    return Learner(settings, policy, range(settings.env.num_envs), Ranks()), actor
 
 
 def run(settings: Settings, updates: int = 2, progress: float = 0.5) -> tuple[Learner, list[LearnReport]]:
@@ -66,14 +65,19 @@ def test_a_network_for_images_gives_the_same_gradients_in_chunks() -> None:
     torch.testing.assert_close(chunks, whole, rtol=1e-3, atol=1e-5)
 
 
-def test_one_plain_step_equals_the_same_step_written_with_torch_alone() -> None:
-    """One epoch, one minibatch, no normalisation: Adam on the literal mean loss, clipped with torch's own function."""
-    changes = {"training__n_epochs": 1, "training__batch_size": 64, "training__normalize_rewards": "no"}
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_one_plain_step_equals_the_same_step_written_with_torch_alone(name: str) -> None:
+    """One epoch, one minibatch, no normalisation: the literal mean loss, clipped with torch's own function."""
+    changes: dict[str, Any] = {"training__n_epochs": 1, "training__batch_size": 64, "training__normalize_rewards": "no"}
+    changes["training__optimizer"] = name
     settings = settings_for(**changes, training__normalize_advantages="no", training__max_grad_norm=0.05)
     learner, actor = start(settings)
     rollout = actor.collect(learner.policy, 0)
     twin = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
-    optimizer = torch.optim.Adam(twin.parameters(), lr=5e-4, eps=1e-5)
+    optimizer = {
+        "adam": torch.optim.Adam(twin.parameters(), lr=5e-4, eps=1e-5),
+        "rmsprop": torch.optim.RMSprop(twin.parameters(), lr=5e-4, alpha=0.99, eps=1e-5),
+    }[name]
     targets = learner._targets(rollout)
     output = twin(rollout.observations.flatten(0, 1))
     distribution = torch.distributions.Categorical(logits=output.logits)
@@ -131,7 +135,8 @@ def test_advantages_are_normalised_over_the_minibatch() -> None:
 def test_impala_without_lag_equals_a2c(normalised: str) -> None:
     """The policies agree and lambda is 1: V-trace gives n-step returns, and both losses are the same."""
     same = {
-        **{"training__learning_rate": 1e-3, "training__normalize_rewards": "yes"},
+        **{"training__learning_rate": 1e-3, "training__gamma": 0.99, "training__gae_lambda": 1},
+        **{"training__entropy_coefficient": 0.01, "training__normalize_rewards": "yes"},
         "training__normalize_advantages": normalised,
     }
     a2c, a2c_reports = run(settings_for("a2c", **same), updates=3)
@@ -141,31 +146,9 @@ def test_impala_without_lag_equals_a2c(normalised: str) -> None:
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
 
 
-def test_normalised_advantages_of_impala_have_mean_zero_and_deviation_one_without_lag() -> None:
-    changes = {
-        "training__normalize_rewards": "no",
-        "training__normalize_advantages": "yes",
-        "training__gae_lambda": 0.9,
-    }
-    learner, actor = start(settings_for("impala", **changes))
-    rollout = actor.collect(learner.policy, 0)
-    gamma, expected = learner._training.gamma, []
-    following = rollout.next_values[-1]  # v of the next state, lambda's share of it, from the end backwards
-    for t in reversed(range(rollout.n_steps)):
-        after = torch.where(rollout.dones[t], rollout.next_values[t], following)
-        expected.append(rollout.rewards[t] + gamma * after - rollout.values[t])
-        difference = rollout.rewards[t] + gamma * rollout.next_values[t] - rollout.values[t]
-        following = rollout.values[t] + difference + 0.9 * gamma * (after - rollout.next_values[t])
-    advantages = torch.stack(expected).double()
-    mean, std = learner._acted_advantages([rollout])
-    assert mean == pytest.approx(advantages.mean().item(), rel=1e-5)
-    assert std == pytest.approx(advantages.std(correction=0).item(), rel=1e-5)
-
-
-def lagged(chunk_size: int) -> tuple[Learner, Rollout]:
+def lagged(**changes: Any) -> tuple[Learner, Rollout]:
     """A learner whose policy has moved since the rollout was collected."""
-    settings = settings_for("impala", hardware__chunk_size=chunk_size, training__normalize_rewards="no")
-    learner, actor = start(settings)
+    learner, actor = start(settings_for("impala", training__normalize_rewards="no", **changes))
     rollout = actor.collect(learner.policy, 0)
     torch.manual_seed(7)
     with torch.no_grad():
@@ -174,11 +157,16 @@ def lagged(chunk_size: int) -> tuple[Learner, Rollout]:
     return learner, rollout
 
 
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("chunk_size", [1, 40, 1000])
-def test_impala_with_lag_equals_the_literal_loss(chunk_size: int) -> None:
+def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bool) -> None:
     """Written with torch alone on the whole rollout: V-trace by its recursion, the mean of the three losses."""
-    learner, rollout = lagged(chunk_size)
-    n_steps, gamma = rollout.n_steps, 0.99
+    n_steps, gamma, lambda_, entropy_coefficient = 16, 0.99, 0.9, 0.02
+    learner, rollout = lagged(
+        **{"hardware__chunk_size": chunk_size, "training__normalize_advantages": normalised},
+        **{"training__n_steps": n_steps, "training__gamma": gamma, "training__gae_lambda": lambda_},
+        training__entropy_coefficient=entropy_coefficient,
+    )
     output = learner.policy(rollout.observations.flatten(0, 1))
     values = output.values.view(n_steps, -1)
     distribution = torch.distributions.Categorical(logits=output.logits.view(n_steps, 4, -1))
@@ -196,11 +184,13 @@ def test_impala_with_lag_equals_the_literal_loss(chunk_size: int) -> None:
             advantages[t] = ratios[t] * (rollout.rewards[t] + gamma * following - values[t])
             # v = V + rho (r + gamma V' - V) + gamma c (v' - V'), where both primes are the same at an end
             difference = ratios[t] * (rollout.rewards[t] + gamma * after[t] - values[t])
-            targets[t] = values[t] + difference + gamma * ratios[t] * (following - after[t])
+            targets[t] = values[t] + difference + gamma * lambda_ * ratios[t] * (following - after[t])
             following = targets[t]
+        if normalised:
+            advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
     policy_loss = -(advantages * log_probs).mean()
     value_loss = 0.5 * (values - targets).square().mean()
-    (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
+    (policy_loss + 0.5 * value_loss - entropy_coefficient * distribution.entropy().mean()).backward()
     expected = learner._flat.gradients.clone()
     report = learner.learn([rollout], 0.0)
     norm = expected.norm().item()
@@ -214,6 +204,7 @@ CHANGED = {
     "training.anneal_learning_rate": "true",
     "training.normalize_advantages": "false",
     "training.normalize_rewards": "false",
+    "training.optimizer": "rmsprop",
     "training.learning_rate": 1e-3,
     "training.gamma": 0.9,
     "training.gae_lambda": 0.5,

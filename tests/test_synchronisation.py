@@ -38,10 +38,9 @@ def learn(settings: Settings, share: range, ranks: Ranks, updates: int) -> Learn
 
 
 def flat(learner: Learner) -> dict[str, Any]:
-    statistics = learner._optimizer.state[learner._flat.parameters]
     return {
-        "parameters": learner._flat.parameters.detach().numpy().copy(),
-        "square_avg": statistics["square_avg"].numpy().copy(),
+        "parameters": learner._flat.parameters.numpy().copy(),
+        "square_avg": learner._optimizer.state["square_avg"].numpy().copy(),
         "gradients": learner._flat.gradients.numpy().copy(),
     }
 

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 AlgorithmName = Literal["ppo", "a2c", "impala", "a3c"]
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
+OptimizerName = Literal["adam", "rmsprop"]
 KernelsName = Literal["auto", "native", "torch"]
 SyncStrategy = Literal["gradients", "parameters"]
 WireName = Literal["float32", "bfloat16"]
@@ -151,6 +152,9 @@ class TrainingSettings(Section):
     )
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
     n_epochs: Count = Field(4, description="passes over each rollout [cpu]")
+    optimizer: OptimizerName | None = Field(
+        None, description="adam or rmsprop; null: adam for ppo [tp], rmsprop for the others [a2c] [im]"
+    )
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
     anneal_learning_rate: bool = Field(False, description="linearly to 0 over the budget")
     gamma: Fraction = Field(0.999, description="discount per step [tp]")
@@ -161,7 +165,9 @@ class TrainingSettings(Section):
     clip_range: Positive = Field(0.2, description="PPO's limit on the probability ratio [tp]")
     clip_value_range: Positive | None = Field(0.2, description="limit on the value's change, null for none [tp]")
     target_kl: Positive | None = Field(None, description="no further epoch once approx_kl exceeds this")
-    normalize_advantages: bool = Field(True, description="over each global minibatch [tp]")
+    normalize_advantages: bool = Field(
+        True, description="over each global minibatch [tp]; impala: over the update, for one forward pass more"
+    )
     normalize_rewards: bool = Field(True, description="divide by the std of the discounted return [tp]")
     reward_clip: Positive = Field(10.0, description="limit on a normalised reward [tp]")
     rho_bar: Positive = Field(1.0, description="V-trace's limit on the ratio in the temporal difference [im]")
@@ -220,7 +226,7 @@ class HardwareSettings(Section):
 
     device: Literal["cpu"] = Field("cpu", description="this suite is for CPUs")
     num_threads: Count | None = Field(
-        None, description="threads of torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
+        None, description="threads of torch, OpenMP, MKL, OpenBLAS and our kernels; null: all cores allowed"
     )
     chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
     rollout_dir: str | None = Field(
@@ -317,6 +323,10 @@ class Settings(Section):
         return self.training.n_epochs if USES_MINIBATCHES[self.algorithm] else 1
 
     @property
+    def optimizer(self) -> str:
+        return optimizer_of(self.algorithm, self.training.optimizer)
+
+    @property
     def run_name(self) -> str:
         """`ppo_sequential`: the stem of the checkpoint files."""
         return f"{self.algorithm}_{self.mode}"
@@ -331,7 +341,8 @@ class Settings(Section):
         data = self.model_dump(mode="json")
         if USES_MINIBATCHES[self.algorithm]:
             data["training"].update(batch_size=self.batch_size, n_minibatches=None)
-        for key in UNUSED[self.algorithm]:
+        data["training"]["optimizer"] = self.optimizer
+        for key in unread(self.algorithm, self.training.optimizer):
             section, name = key.split(".")
             del data[section][name]
         return data
@@ -348,22 +359,45 @@ USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False, "a3c": False}
 # Settings that an algorithm does not read: giving one is an error, for a switch must do something.
 _ONLY_PPO = (
     *("training.batch_size", "training.n_minibatches", "training.n_epochs", "training.clip_range"),
-    *("training.clip_value_range", "training.target_kl", "training.adam_epsilon"),
+    *("training.clip_value_range", "training.target_kl"),
 )
 _ONLY_IMPALA = ("training.rho_bar", "training.c_bar", "parallel.deterministic", "parallel.slots_per_actor")
 UNUSED: dict[str, tuple[str, ...]] = {
-    "ppo": ("training.rmsprop_decay", "training.rmsprop_epsilon", *_ONLY_IMPALA, "parallel.workers_per_rank"),
+    "ppo": (*_ONLY_IMPALA, "parallel.workers_per_rank"),
     "a2c": (*_ONLY_PPO, *_ONLY_IMPALA, "parallel.workers_per_rank"),
     "a3c": (
-        *(*_ONLY_PPO, *_ONLY_IMPALA),
+        *(*_ONLY_PPO, *_ONLY_IMPALA, "training.optimizer"),  # its shared statistics are RMSProp's
         *("parallel.preempt_stragglers", "parallel.sync_strategy", "parallel.wire_dtype"),
     ),
     "impala": (*_ONLY_PPO, "parallel.preempt_stragglers"),
 }
+ONLY_OPTIMIZER: dict[str, tuple[str, ...]] = {
+    "adam": ("training.adam_epsilon",),
+    "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
+}
+DEFAULT_OPTIMIZERS = {"ppo": "adam", "a2c": "rmsprop", "impala": "rmsprop", "a3c": "rmsprop"}
+
+
+def optimizer_of(algorithm: str, given: str | None) -> str:
+    """What `training.optimizer` means for an algorithm."""
+    if given is None or "training.optimizer" in UNUSED.get(algorithm, ()):
+        return DEFAULT_OPTIMIZERS.get(algorithm, "adam")
+    return given
+
+
+def unread(algorithm: str, optimizer: str | None) -> dict[str, str]:
+    """The settings that a run of this algorithm with this `training.optimizer` does not read, and why."""
+    chosen = optimizer_of(algorithm, optimizer)
+    others = [keys for name, keys in ONLY_OPTIMIZER.items() if name != chosen and chosen in ONLY_OPTIMIZER]
+    return {
+        **{key: f"training.optimizer={chosen}" for keys in others for key in keys},
+        **dict.fromkeys(UNUSED.get(algorithm, ()), algorithm),
+    }
+
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual
-# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised). IMPALA: arXiv
-# 1802.01561 (32 trajectories of 20 steps, RMSProp 6e-4, gamma .99), but losses are averaged over samples, not summed.
+# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised). IMPALA: RMSProp as in
+# arXiv 1802.01561, the numbers chosen on Procgen (docs/results.md); the paper's are for losses summed over samples.
 _A2C_DEFAULTS: dict[str, dict[str, Any]] = {
     "env": {"num_envs": 16},
     "training": {
@@ -379,12 +413,11 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "a2c": _A2C_DEFAULTS,
     "a3c": _A2C_DEFAULTS,
     "impala": {
-        "env": {"num_envs": 32},
+        "env": {"num_envs": 64},
         "training": {
-            "n_steps": 20,
-            "learning_rate": 6e-4,
-            "gamma": 0.99,
-            "gae_lambda": 1.0,
+            "n_steps": 32,
+            "learning_rate": 2e-4,
+            "entropy_coefficient": 0.003,
             "normalize_advantages": False,
         },
     },

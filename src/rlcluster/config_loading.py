@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,12 @@ from rlcluster.config import (
     ALGORITHM_DEFAULTS,
     ALTERNATIVES,
     CHANGEABLE_ON_RESUME,
-    UNUSED,
+    ONLY_OPTIMIZER,
     USES_MINIBATCHES,
     Settings,
     is_null,
     setting_fields,
+    unread,
 )
 from rlcluster.errors import UserError
 from rlcluster.launcher import launched
@@ -104,9 +105,13 @@ def resume_differences(old: Settings, new: Settings) -> list[str]:
 
 
 def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The upper source wins; one of a group of alternatives in it replaces the whole group below it."""
+    """The upper source wins; one of a group of alternatives in it replaces the whole group below it, and an optimiser
+    the settings of the others.
+    """
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
+    if not is_null(given.get("training.optimizer")):
+        replaced.update(*(keys for name, keys in ONLY_OPTIMIZER.items() if name != given["training.optimizer"]))
     return _merge(_without(lower, replaced), upper)
 
 
@@ -222,6 +227,11 @@ def _suggestion(location: list[str]) -> str:
         known = [field.name for field in setting_fields() if field.section == location[0]]
     if location[-1] in everywhere:
         return f"; did you mean {everywhere[location[-1]]}?"
+    return hint(location, known)
+
+
+def hint(location: list[str], known: Sequence[str]) -> str:
+    """How to go on after an unknown name, the last of `location`, where these are known."""
     close = difflib.get_close_matches(location[-1], known, n=1)
     if close:
         return f"; did you mean {'.'.join([*location[:-1], close[0]])}?"
@@ -284,15 +294,14 @@ def _nearest(choices: list[int], wanted: int) -> str:
 
 
 def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Problem]:
-    problems = []
-    for key in UNUSED.get(str(algorithm), ()):
-        section, name = key.split(".")
-        values = given.get(section)
-        if isinstance(values, Mapping) and name in values:
-            problems.append(
-                Problem(frozenset({key}), f"{key}={values[name]} has no effect with {algorithm}; remove it")
-            )
-    return problems
+    values = flatten(given)
+    optimizer = values.get("training.optimizer")
+    reasons = unread(str(algorithm), None if is_null(optimizer) else str(optimizer))
+    return [
+        Problem(frozenset({key}), f"{key}={values[key]} has no effect with {reason}; remove it")
+        for key, reason in reasons.items()
+        if key in values
+    ]
 
 
 def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:

@@ -7,8 +7,8 @@ gradients and the optimiser's statistics each live in one flat buffer: one excha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from rlcluster.collectives import Ranks
 from rlcluster.config import CORRECTS_LAG, Settings, TrainingSettings
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.optimizers import OPTIMIZERS, Optimizer
 from rlcluster.policy import ActorCritic, PolicyOutput
 from rlcluster.reward_normalizer import RewardNormalizer
 from rlcluster.rollout import Rollout
@@ -32,29 +33,7 @@ SUM_NAMES = (*LossSums._fields, "samples")
 LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """What makes an algorithm: its loss and its optimiser."""
-
-    loss: LossFunction
-    optimizer: Callable[[Tensor, TrainingSettings], torch.optim.Optimizer]
-
-
-def adam(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
-    return torch.optim.Adam([parameters], lr=training.learning_rate, eps=training.adam_epsilon, fused=True)
-
-
-def rmsprop(parameters: Tensor, training: TrainingSettings) -> torch.optim.Optimizer:
-    alpha, eps = training.rmsprop_decay, training.rmsprop_epsilon
-    return torch.optim.RMSprop([parameters], lr=training.learning_rate, alpha=alpha, eps=eps)
-
-
-ALGORITHMS = {
-    "ppo": Algorithm(loss=ppo_loss, optimizer=adam),
-    "a2c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
-    "impala": Algorithm(loss=a2c_loss, optimizer=rmsprop),
-    "a3c": Algorithm(loss=a2c_loss, optimizer=rmsprop),
-}
+LOSSES: dict[str, LossFunction] = {"ppo": ppo_loss, "a2c": a2c_loss, "impala": a2c_loss, "a3c": a2c_loss}
 
 
 class LearnReport(NamedTuple):
@@ -120,13 +99,13 @@ class Learner:
         self._env_indices, self._ranks = env_indices, ranks
         self._exchanges_gradients = settings.parallel.sync_strategy == "gradients" or ranks.world_size == 1
         self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
-        self._algorithm = ALGORITHMS[settings.algorithm]
+        self._loss = LOSSES[settings.algorithm]
         self._flat = FlatParameters(policy)
-        self._stepped = self._flat.parameters if shared is None else nn.Parameter(shared.parameters)
-        self._stepped.grad = self._flat.gradients
-        self._optimizer = self._algorithm.optimizer(self._stepped, settings.training)
+        self._stepped = self.parameters if shared is None else shared.parameters
+        self._optimizer: Optimizer = OPTIMIZERS[settings.optimizer](len(self._stepped), settings.training)
         if shared is not None:
-            self._optimizer.state[self._stepped] = {"step": torch.zeros(()), "square_avg": shared.squares}
+            self._optimizer.state["square_avg"] = shared.squares
+        self._learning_rate = settings.training.learning_rate  # of this update
         self._chunk_size = settings.hardware.chunk_size or policy.chunk_size
         training = settings.training
         self._vtrace = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
@@ -135,21 +114,20 @@ class Learner:
     @property
     def parameters(self) -> Tensor:
         """All of them, flat; the policy's tensors are parts of it."""
-        return self._flat.parameters.detach()
+        return self._flat.parameters
 
     def pull(self) -> None:
         """The policy takes the shared parameters as they are now."""
-        self.parameters.copy_(self._stepped.detach())
+        self.parameters.copy_(self._stepped)
 
     def push(self) -> None:
         """The shared parameters become the policy's."""
-        self._stepped.detach().copy_(self.parameters)
+        self._stepped.copy_(self.parameters)
 
     def learn(self, rollouts: Sequence[Rollout], progress: float) -> LearnReport:
         """One update. `progress` is the share of the budget already spent, for the learning rate."""
-        learning_rate = self._training.learning_rate * (1 - progress if self._training.anneal_learning_rate else 1)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        if self._training.anneal_learning_rate:
+            self._learning_rate = self._training.learning_rate * (1 - progress)
         corrects_lag = self._settings.algorithm in CORRECTS_LAG
         learnt = self._learn_trajectories(rollouts) if corrects_lag else self._learn_samples(*rollouts)
         self.updates += 1
@@ -163,15 +141,15 @@ class Learner:
             **_means(totals[: len(SUM_NAMES)]),
             explained_variance=explained_variance(totals[len(SUM_NAMES) : -1], learnt.num_samples),
             grad_norm=float(totals[-1]) / self._ranks.world_size,
-            learning_rate=learning_rate,
+            learning_rate=self._learning_rate,
         )
 
     def synchronise(self) -> None:
         """Averages the parameters and the optimiser's statistics over the ranks, where they differ."""
         if self.is_synchronised:
             return
-        statistics = (value for value in self._optimizer.state[self._stepped].values() if value.dim())
-        for values in (self._stepped.detach(), *statistics):
+        statistics = (value for value in self._optimizer.state.values() if value.dim())
+        for values in (self._stepped, *statistics):
             self._ranks.sum_(values).div_(self._ranks.world_size)
         self.pull()
         self.is_synchronised = True
@@ -180,9 +158,7 @@ class Learner:
         """Everything that a continued run needs, as tensors and numbers."""
         return {
             "parameters": {name: _copy(value) for name, value in self.policy.state_dict().items()},
-            "optimizer": {
-                name: _copy(value) for name, value in self._optimizer.state_dict()["state"].get(0, {}).items()
-            },
+            "optimizer": {name: _copy(value) for name, value in self._optimizer.state.items()},
             "reward_normalizer": self.normalizer.state(),
             "updates": self.updates,
             "steps_global": self.steps_global,
@@ -191,9 +167,8 @@ class Learner:
     def restore(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["parameters"])
         self.push()
-        own = self._optimizer.state[self._stepped]
         for name, value in state["optimizer"].items():
-            own[name] = own[name].copy_(value) if name in own else _copy(value)  # what is shared stays where it is
+            self._optimizer.state[name].copy_(value)  # in place: it may be shared
         self.normalizer.restore(state["reward_normalizer"])
         self.updates = state["updates"]
         self.steps_global = state["steps_global"]
@@ -228,57 +203,76 @@ class Learner:
         return Learnt(sums, _spread(targets.returns, rollout.values), grad_norms, num_samples)
 
     def _learn_trajectories(self, rollouts: Sequence[Rollout]) -> Learnt:
-        """One step on the whole rollouts, in chunks of whole trajectories: their targets need no second pass."""
+        """One step on the whole rollouts, in chunks of whole trajectories: each has its targets within itself."""
         own = sum(rollout.rewards.numel() for rollout in rollouts)
         num_samples = float(self._ranks.sum_(torch.tensor([own], dtype=torch.float64)))
         count = num_samples if self._exchanges_gradients else own
         self._flat.exchanged.zero_()
         sums, spread = torch.zeros(len(SUM_NAMES), dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
         pairs = zip(rollouts, self._rewards(rollouts), strict=True)
-        scaled = [replace(rollout, rewards=rewards) for rollout, rewards in pairs]
-        acted = self._acted_advantages(scaled)
-        for rollout in scaled:
-            with torch.no_grad():
-                last_values = self.policy(rollout.last_observations).values
-            num_envs = max(1, self._chunk_size // rollout.n_steps)
-            for start in range(0, rollout.num_envs, num_envs):
-                envs = slice(start, start + num_envs)
-                losses, targets, values = self._trajectory_losses(rollout, last_values, envs, acted)
-                sums[:-1] += self._accumulate(losses, count)
-                spread += _spread(targets.returns, values)
+        completed = [self._completed(rollout, rewards) for rollout, rewards in pairs]
+        normal = self._advantage_statistics(completed)
+        for rollout, envs in self._trajectory_chunks(completed):
+            losses, targets, values = self._trajectory_losses(rollout, envs, normal)
+            sums[:-1] += self._accumulate(losses, count)
+            spread += _spread(targets.returns, values)
         sums[-1] = own
         return Learnt(sums, spread, [self.apply_gradients()], num_samples)
 
-    def _acted_advantages(self, rollouts: Sequence[Rollout]) -> Normal:
-        """The advantages as the policy that acted saw them, over all ranks. Those of the policy that learns are known
-        chunk by chunk only; these are there before any pass, and differ from them by the lag.
+    def _completed(self, rollout: Rollout, rewards: Tensor) -> Rollout:
+        """The rollout with these rewards, and with the value of the state where each trajectory ends; those who
+        acted leave it to the policy that learns.
+        """
+        with torch.no_grad():
+            last_values = self.policy(rollout.last_observations).values
+        next_values = rollout.next_values.clone()
+        next_values[-1] = torch.where(rollout.dones[-1], next_values[-1], last_values)
+        return replace(rollout, rewards=rewards, next_values=next_values)
+
+    def _trajectory_chunks(self, rollouts: Sequence[Rollout]) -> Iterator[tuple[Rollout, slice]]:
+        """Each rollout with the environments of each chunk."""
+        for rollout in rollouts:
+            num_envs = max(1, self._chunk_size // rollout.n_steps)
+            for start in range(0, rollout.num_envs, num_envs):
+                yield rollout, slice(start, start + num_envs)
+
+    def _advantage_statistics(self, rollouts: Sequence[Rollout]) -> Normal:
+        """Over all ranks, by a forward pass of its own. Those of the policy that acted would save it, but after a step
+        that moves the values they are far from what is learnt: such runs were seen to lose all entropy.
         """
         if not self._training.normalize_advantages:
             return Normal(0.0, 1.0)
         sums = torch.zeros(3, dtype=torch.float64)
-        for one in rollouts:
-            log_ratios = torch.zeros_like(one.values)
-            targets = vtrace(one.rewards, one.values, one.next_values, one.dones, log_ratios, self._vtrace)
-            sums += _moments(targets.advantages)
+        with torch.no_grad():
+            for rollout, envs in self._trajectory_chunks(rollouts):
+                targets, _ = self._trajectory_targets(rollout, envs, self._trajectory_outputs(rollout, envs))
+                sums += _moments(targets.advantages)
         _, mean, std = _count_mean_std(*self._ranks.sum_(sums).tolist())
         return Normal(mean, std)
 
-    def _trajectory_losses(
-        self, rollout: Rollout, last_values: Tensor, envs: slice, acted: Normal
-    ) -> tuple[LossSums, Targets, Tensor]:
-        """Of the trajectories [T, n] of some environments; their targets, and the values that these correct."""
-        training = self._training
-        output = self.policy(rollout.observations[:, envs].flatten(0, 1))
-        logits, values = (part.detach().unflatten(0, (rollout.n_steps, -1)) for part in output)
+    def _trajectory_outputs(self, rollout: Rollout, envs: slice) -> PolicyOutput:
+        """[T * n] of the trajectories of some environments."""
+        output: PolicyOutput = self.policy(rollout.observations[:, envs].flatten(0, 1))
+        return output
+
+    def _trajectory_targets(self, rollout: Rollout, envs: slice, output: PolicyOutput) -> tuple[Targets, Tensor]:
+        """[T, n], and the values that they correct."""
+        logits = output.logits.detach().view(rollout.n_steps, -1, output.logits.shape[-1])
+        values = output.values.detach().view(rollout.n_steps, -1)
         actions, dones, log_probs = (column[:, envs] for column in (rollout.actions, rollout.dones, rollout.log_probs))
         log_ratios = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1) - log_probs
-        following = torch.cat([values[1:], last_values[envs].unsqueeze(0)])
-        next_values = torch.where(dones, rollout.next_values[:, envs], following)
-        targets = vtrace(rollout.rewards[:, envs], values, next_values, dones, log_ratios, self._vtrace)
-        columns = (actions, log_probs, rollout.values[:, envs], *targets)
-        samples = Samples(*(column.flatten() for column in columns))
-        samples = samples._replace(advantages=(samples.advantages - acted.mean) / acted.std)
-        return self._algorithm.loss(output, samples, training), targets, values
+        given = rollout.next_values[:, envs]
+        next_values = torch.where(dones, given, torch.cat([values[1:], given[-1:]]))
+        return vtrace(rollout.rewards[:, envs], values, next_values, dones, log_ratios, self._vtrace), values
+
+    def _trajectory_losses(self, rollout: Rollout, envs: slice, normal: Normal) -> tuple[LossSums, Targets, Tensor]:
+        """Of the trajectories of some environments; their targets, and the values that these correct."""
+        output = self._trajectory_outputs(rollout, envs)
+        targets, values = self._trajectory_targets(rollout, envs, output)
+        given = (column[:, envs] for column in (rollout.actions, rollout.log_probs, rollout.values))
+        samples = Samples(*(column.flatten() for column in (*given, *targets)))
+        samples = samples._replace(advantages=(samples.advantages - normal.mean) / normal.std)
+        return self._loss(output, samples, self._training), targets, values
 
     def _learn_epoch(
         self, rollout: Rollout, samples: Samples, minibatches: list[Minibatch], grad_norms: list[float]
@@ -302,7 +296,7 @@ class Learner:
         for start in range(0, len(indices), self._chunk_size):
             part = slice(start, start + self._chunk_size)
             output = self.policy(observations.index_select(0, indices[part]))  # copies whole rows; [] copies values
-            losses = self._algorithm.loss(output, Samples(*(column[part] for column in minibatch)), self._training)
+            losses = self._loss(output, Samples(*(column[part] for column in minibatch)), self._training)
             sums[:-1] += self._accumulate(losses, count)
         sums[-1] = len(indices)
         return sums
@@ -328,7 +322,7 @@ class Learner:
         limit = self._training.max_grad_norm
         if limit is not None and grad_norm > limit:
             self._flat.gradients.mul_(limit / grad_norm)
-        self._optimizer.step()
+        self._optimizer.step(self._stepped, self._flat.gradients, self._learning_rate)
         return grad_norm
 
     def _minibatches(self, epoch: int, advantages: Tensor) -> list[Minibatch]:
@@ -370,14 +364,13 @@ class FlatParameters:
     def __init__(self, module: nn.Module) -> None:
         tensors = list(module.parameters())
         size = count_parameters(module)
-        self.parameters = nn.Parameter(torch.empty(size))
+        self.parameters = torch.empty(size)
         self.exchanged = torch.zeros(size + 1)
         self.gradients, self.loss = self.exchanged[:size], self.exchanged[size:]
-        self.parameters.grad = self.gradients
         start = 0
         for tensor in tensors:
             strides = tensor.stride()
-            view = self.parameters.detach().as_strided(tensor.shape, strides, start)
+            view = self.parameters.as_strided(tensor.shape, strides, start)
             view.copy_(tensor.detach())
             tensor.data = view
             tensor.grad = self.gradients.as_strided(tensor.shape, strides, start)

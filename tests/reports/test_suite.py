@@ -126,6 +126,16 @@ def test_all_problems_of_a_plan_are_told_at_once(tmp_path):
     assert "ppo sequential: env.flavour: unknown setting" in text
 
 
+def test_an_unknown_key_of_a_plan_is_refused_with_a_guess(tmp_path):
+    changes = {"game": ["coinrun"], "budget": {"durations": "5s"}, "algorithm_settings": {"impla": {}}}
+    text = refusal(tmp_path, **changes, colour="red")
+    assert "4 problems:" in text
+    assert "algorithm_settings.impla: unknown; did you mean algorithm_settings.impala?" in text
+    assert "budget.durations: unknown; did you mean budget.duration?" in text
+    assert "game: unknown; did you mean games?" in text
+    assert "colour: unknown; known here: algorithms, modes, games, seeds, budget," in text
+
+
 def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path):
     text = refusal(tmp_path, settings={"training": {"n_epochs": 2, "n_steps": 16}, "env": {"num_envs": 4}})
     assert text.endswith("a2c sequential: training.n_epochs=2 has no effect with a2c; remove it")
@@ -135,7 +145,7 @@ def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "ppo"}, "algorithm=ppo"),
+        ({"algorithm": "ppo"}, "algorithm: unknown; did you mean algorithms?"),
         ({"algorithms": ["dqn"]}, "algorithms.0=dqn"),
         ({"seeds": []}, "seeds"),
         ({"budget": None}, "budget: give one of total_timesteps, duration, core_hours; it has none"),

@@ -63,7 +63,7 @@ def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> No
     actor = make_actor(settings, assignment.envs, assignment.restored)
     spec = actor.environments.spec
     policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-    own = FlatParameters(policy).parameters.detach()
+    own = FlatParameters(policy).parameters
     parameters = SharedParameters(assignment.parameters, len(own))
     shape = RolloutShape(settings.training.n_steps, len(assignment.envs), spec)
     slots = Slots(assignment.slots, shape, assignment.num_slots)

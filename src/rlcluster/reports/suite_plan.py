@@ -6,7 +6,7 @@ Everything that can be refused is refused here, all problems at once, before the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,8 +14,10 @@ from pydantic import Field, ValidationError
 
 from rlcluster import machine
 from rlcluster.config import (
+    ALGORITHM_NAMES,
     BUDGETS,
     LEADS_WORKERS,
+    MODE_NAMES,
     AlgorithmName,
     Count,
     Duration,
@@ -27,7 +29,7 @@ from rlcluster.config import (
     Seed,
     Settings,
 )
-from rlcluster.config_loading import flatten, load_settings, override, read_file
+from rlcluster.config_loading import flatten, hint, load_settings, override, read_file
 from rlcluster.environments.names import game_name
 from rlcluster.errors import UserError
 from rlcluster.recorded_run import cores_used
@@ -107,10 +109,14 @@ def read_suite(path: Path) -> Suite:
                     except UserError as error:
                         problems += [f"{algorithm} {mode}: {line}" for line in _lines(error)]
     if problems:
-        unique = list(dict.fromkeys(problems))
-        heading = f"suite {path}: " + ("" if len(unique) == 1 else f"{len(unique)} problems:\n  ")
-        raise UserError(heading + "\n  ".join(unique))
+        raise _refusal(path, problems)
     return Suite(path, plan, cells)
+
+
+def _refusal(path: Path, problems: list[str]) -> UserError:
+    unique = list(dict.fromkeys(problems))
+    heading = f"suite {path}: " + ("" if len(unique) == 1 else f"{len(unique)} problems:\n  ")
+    return UserError(heading + "\n  ".join(unique))
 
 
 def planned_cores(settings: Settings) -> int:
@@ -131,15 +137,26 @@ def planned_cores(settings: Settings) -> int:
     return cores_used({**facts, "num_threads": num_threads}, allowed)
 
 
+def _problem(location: list[str], error: Any) -> str:
+    if location[-1] == "[key]":  # of the settings of an algorithm or of a mode
+        known: Sequence[str] = ALGORITHM_NAMES if location[0] == "algorithm_settings" else MODE_NAMES
+        return f"{'.'.join(location[:-1])}: unknown{hint(location[:-1], known)}"
+    name = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        section = SuitePlan if len(location) == 1 else SuitePlan.model_fields[location[0]].annotation
+        assert section is not None
+        return f"{name}: unknown{hint(location, list(section.model_fields))}"
+    return f"{name}={error['input']}: {error['msg']}"
+
+
 def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
     listed = ("algorithms", "modes", "games", "seeds")
     data = {key: [value] if key in listed and isinstance(value, str) else value for key, value in data.items()}
     try:
         return SuitePlan.model_validate(data)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, item['loc']))}={item['input']}: {item['msg']}" for item in error.errors()]
-        known = f"known keys: {', '.join(SuitePlan.model_fields)}"
-        raise UserError(f"suite {path}: {'; '.join(problems)} ({known})") from None
+        problems = [_problem([str(part) for part in item["loc"]], item) for item in error.errors()]
+        raise _refusal(path, problems) from None
 
 
 def _plan_problems(plan: SuitePlan) -> list[str]:
