@@ -478,9 +478,18 @@ def test_another_optimiser_replaces_the_settings_of_the_one_below(tmp_path):
     assert (training.rmsprop_epsilon, training.gamma) == (0.1, 0.9)
 
 
+def test_no_optimiser_above_a_file_means_that_of_the_algorithm(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("algorithm: impala\ntraining: {optimizer: adam, adam_epsilon: 0.1}")
+    settings = load_settings(file=file, flags={"training.optimizer": "null"})
+    assert (settings.optimizer, settings.training.adam_epsilon) == ("rmsprop", 1e-5)
+
+
 def test_a3c_is_not_told_that_its_own_optimiser_has_no_effect(refusal):
     expected = "training.optimizer=adam has no effect with a3c; remove it"
     assert refusal("algorithm: a3c\ntraining: {optimizer: adam, rmsprop_decay: 0.9}") == expected
+    expected = "training.adam_epsilon=0.1 has no effect with a3c; remove it"
+    assert refusal("algorithm: a3c\ntraining: {adam_epsilon: 0.1}") == expected
 
 
 # Batch sizes

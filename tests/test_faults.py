@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -154,6 +155,28 @@ def test_a_signal_before_a_rank_can_handle_it_is_not_lost(tmp_path: Path) -> Non
     state = read_state(tmp_path / "run")
     assert state is not None
     assert (state.state, state.reason) == ("preempted", "SIGTERM")
+
+
+def test_the_learner_waits_for_an_actor_that_falls_behind_so_that_the_lag_stays_bounded(tmp_path: Path) -> None:
+    """Two slots an actor: no more than two updates without one that is stopped, and no lag above four."""
+    run = tmp_path / "run"
+    process, members = begin("impala", run)
+    log = run / "logs" / "IMPALA_Parallel" / "metrics.jsonl"
+    members["actor 1"].suspend()
+    before = at_rest = log.read_text().count("\n")
+    still = 0
+    while still < 40 and at_rest < before + 1000:  # for two seconds, or never
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+        updates = log.read_text().count("\n")
+        still, at_rest = still + 1 if updates == at_rest else 0, updates
+    members["actor 1"].resume()
+    assert at_rest - before <= 3  # one of them may have begun before
+    while log.read_text().count("\n") < at_rest + 10:
+        assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=60)
+    assert 1 <= max(record["policy_lag_max"] for record in metrics(run)) <= 2 * 2
 
 
 @pytest.mark.parametrize("algorithm", PROCESSES)

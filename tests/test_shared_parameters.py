@@ -22,9 +22,10 @@ def path() -> Any:
 
 
 def take_until_the_last(path: Path, taken: Any) -> None:
-    """An actor that copies as fast as it can; reports how many versions it saw, or the first torn one."""
+    """An actor that copies as fast as it can; reports the versions that it saw, or the first torn one."""
     shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
     versions, version = [], 0
+    taken.send("ready")
     while version < VERSIONS:
         version = shared.take(own)
         if not bool((own == float(version)).all()):
@@ -41,12 +42,15 @@ def test_a_reader_never_sees_half_a_version_while_the_writer_writes(path: Path) 
     reader = context.Process(target=take_until_the_last, args=(path, sender))
     reader.start()
     shared = SharedParameters(path, SIZE)
+    assert receiver.poll(60)
+    assert receiver.recv() == "ready"
     for version in range(1, VERSIONS + 1):
         shared.publish(torch.full((SIZE,), float(version)), version)
     assert receiver.poll(60)
     result = receiver.recv()
     reader.join()
     assert isinstance(result, list), result
+    assert len(result) > 1  # it read while versions were written
     assert result[-1] == VERSIONS
 
 
@@ -70,8 +74,8 @@ class Overtaken(SharedParameters):
         version = super().version
         self._asked += 1
         if self._asked == 1:
-            for version in (2, 3):
-                self._learner.publish(torch.full((SIZE,), float(version)), version)
+            for newer in (2, 3):
+                self._learner.publish(torch.full((SIZE,), float(newer)), newer)
         return version
 
 

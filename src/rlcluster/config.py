@@ -153,7 +153,7 @@ class TrainingSettings(Section):
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
     n_epochs: Count = Field(4, description="passes over each rollout [cpu]")
     optimizer: OptimizerName | None = Field(
-        None, description="adam or rmsprop; null: adam for ppo [tp], rmsprop for the others [a2c] [im]"
+        None, description="adam or rmsprop, not for a3c; null: adam for ppo [tp], else rmsprop [a2c] [im]"
     )
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
     anneal_learning_rate: bool = Field(False, description="linearly to 0 over the budget")
@@ -226,7 +226,7 @@ class HardwareSettings(Section):
 
     device: Literal["cpu"] = Field("cpu", description="this suite is for CPUs")
     num_threads: Count | None = Field(
-        None, description="threads of torch, OpenMP, MKL, OpenBLAS and our kernels; null: all cores allowed"
+        None, description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
     )
     chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
     rollout_dir: str | None = Field(
@@ -375,6 +375,7 @@ ONLY_OPTIMIZER: dict[str, tuple[str, ...]] = {
     "adam": ("training.adam_epsilon",),
     "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
 }
+OF_ONE_OPTIMIZER = frozenset(key for keys in ONLY_OPTIMIZER.values() for key in keys)
 DEFAULT_OPTIMIZERS = {"ppo": "adam", "a2c": "rmsprop", "impala": "rmsprop", "a3c": "rmsprop"}
 
 
@@ -387,12 +388,10 @@ def optimizer_of(algorithm: str, given: str | None) -> str:
 
 def unread(algorithm: str, optimizer: str | None) -> dict[str, str]:
     """The settings that a run of this algorithm with this `training.optimizer` does not read, and why."""
-    chosen = optimizer_of(algorithm, optimizer)
-    others = [keys for name, keys in ONLY_OPTIMIZER.items() if name != chosen and chosen in ONLY_OPTIMIZER]
-    return {
-        **{key: f"training.optimizer={chosen}" for keys in others for key in keys},
-        **dict.fromkeys(UNUSED.get(algorithm, ()), algorithm),
-    }
+    chosen, unused = optimizer_of(algorithm, optimizer), UNUSED.get(algorithm, ())
+    others = OF_ONE_OPTIMIZER.difference(ONLY_OPTIMIZER.get(chosen, OF_ONE_OPTIMIZER))
+    reason = algorithm if "training.optimizer" in unused else f"training.optimizer={chosen}"
+    return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, algorithm)}
 
 
 # Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual

@@ -22,6 +22,7 @@ from rlcluster.config import (
     ALGORITHM_DEFAULTS,
     ALTERNATIVES,
     CHANGEABLE_ON_RESUME,
+    OF_ONE_OPTIMIZER,
     ONLY_OPTIMIZER,
     USES_MINIBATCHES,
     Settings,
@@ -95,10 +96,11 @@ def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
 def resume_differences(old: Settings, new: Settings) -> list[str]:
     """Settings that a resumed run may not change, with both values."""
     old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
+    implied = OF_ONE_OPTIMIZER if old.optimizer != new.optimizer else frozenset()
     return [
         f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
         for key in sorted(old_values.keys() | new_values.keys())
-        if key not in CHANGEABLE_ON_RESUME
+        if key not in CHANGEABLE_ON_RESUME | implied
         and old_values.get(key) != new_values.get(key)
         and not (key == "policy.network" and new_values[key] is None)  # null means: choose as before
     ]
@@ -110,8 +112,8 @@ def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
     """
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
-    if not is_null(given.get("training.optimizer")):
-        replaced.update(*(keys for name, keys in ONLY_OPTIMIZER.items() if name != given["training.optimizer"]))
+    if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
+        replaced |= OF_ONE_OPTIMIZER.difference(ONLY_OPTIMIZER.get(str(given["training.optimizer"]), ()))
     return _merge(_without(lower, replaced), upper)
 
 

@@ -35,7 +35,12 @@ class Adam:
         number, mean, square = ([self.state[name]] for name in ("step", "exp_avg", "exp_avg_sq"))
         beta1, beta2 = ADAM_BETAS
         adam(
-            *([parameters], [gradients], mean, square, [], number),
+            [parameters],
+            [gradients],
+            mean,
+            square,
+            max_exp_avg_sqs=[],
+            state_steps=number,
             fused=True,
             amsgrad=False,
             beta1=beta1,

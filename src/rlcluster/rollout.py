@@ -129,7 +129,8 @@ class Slots:
 
 
 def slots_file(shape: RolloutShape, num_slots: int, folder: Path | None = None) -> SharedFile:
-    return SharedFile(num_slots * shape.space, folder)
+    remedy = "use fewer environments or steps, or give another folder for the rollouts with --rollout-dir"
+    return SharedFile(num_slots * shape.space, remedy, folder)
 
 
 def mapped_rollout(shape: RolloutShape, folder: str | None) -> Rollout | None:

@@ -32,9 +32,9 @@ class SharedFile:
     Its space is reserved: a write into a file system that is full would end the process without a word.
     """
 
-    def __init__(self, num_bytes: int, folder: Path | None = None) -> None:
+    def __init__(self, num_bytes: int, remedy: str, folder: Path | None = None) -> None:
+        """`remedy` is what an error advises."""
         name_of_place = "shared memory" if folder is None else f"hardware.rollout_dir={folder}"
-        remedy = "give another folder for the rollouts with --rollout-dir"
         place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         try:
             self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=place)
@@ -54,7 +54,7 @@ class SharedFile:
             free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
             raise UserError(
                 f"{name_of_place} ({place}): {error.strerror}: {free / 1e6:,.0f} MB free, {num_bytes / 1e6:,.0f} MB "
-                f"needed; use fewer environments or steps, or {remedy}",
+                f"needed; {remedy}",
                 EXIT_STORAGE,
             ) from None
 

@@ -17,11 +17,12 @@ from torch import Tensor
 from rlcluster.shared_memory import SharedFile, map_file, whole_lines
 
 HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
+REMEDY = "make it larger (that of a container: --shm-size), or use --mode sequential"
 
 
 def parameters_file(size: int) -> SharedFile:
     """For `size` parameters."""
-    return SharedFile(_num_bytes(size))
+    return SharedFile(_num_bytes(size), REMEDY)
 
 
 class SharedParameters:
@@ -64,16 +65,20 @@ class SharedTraining:
     """
 
     def __init__(self, path: Path, size: int, num_workers: int) -> None:
-        header = whole_lines(num_workers * torch.int64.itemsize)
-        memory = map_file(path, header + 2 * size * torch.float32.itemsize)
+        header = _steps_bytes(num_workers)
+        memory = map_file(path, _num_bytes(size, header))
         self.steps = memory[:header].view(torch.int64)[:num_workers]  # of each worker
         self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
 
 
 def training_file(size: int, num_workers: int) -> SharedFile:
-    header = whole_lines(num_workers * torch.int64.itemsize)
-    return SharedFile(header + 2 * size * torch.float32.itemsize)
+    return SharedFile(_num_bytes(size, _steps_bytes(num_workers)), REMEDY)
 
 
-def _num_bytes(size: int) -> int:
-    return HEADER_BYTES + 2 * size * torch.float32.itemsize
+def _steps_bytes(num_workers: int) -> int:
+    return whole_lines(num_workers * torch.int64.itemsize)
+
+
+def _num_bytes(size: int, header: int = HEADER_BYTES) -> int:
+    """Of two tensors of this size and what stands before them."""
+    return header + 2 * size * torch.float32.itemsize

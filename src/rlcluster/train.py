@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlcluster import machine
 from rlcluster.config import LEADS_WORKERS, Settings
-from rlcluster.console import Reporter, SilentReporter, make_reporter, say, warn
+from rlcluster.console import Reporter, SilentReporter, counted, make_reporter, say, warn
 from rlcluster.errors import EXIT_STORAGE, UserError
 from rlcluster.interruption import StopRequest
 from rlcluster.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
@@ -257,6 +257,6 @@ def _warn_of_too_many_threads(settings: Settings, num_workers: int) -> None:
     num_threads, cores = num_workers * threads_each, machine.cores_allowed()
     if num_threads > cores:
         warn(
-            f"{num_workers} workers x {threads_each} threads share {cores} cores: they take turns, and each "
-            f"exchange waits for the last; slower than {cores} threads in all"
+            f"{counted(num_workers, 'worker')} x {counted(threads_each, 'thread')} share "
+            f"{counted(cores, 'core')}: they take turns; slower than {counted(cores, 'thread')} in all"
         )

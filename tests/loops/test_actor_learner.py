@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rlcluster import environments
+from rlcluster import environments, machine
 from rlcluster.actor import Actor
 from rlcluster.checkpoint import load_checkpoint
 from rlcluster.collectives import Ranks
 from rlcluster.config_loading import load_settings
 from rlcluster.learner import Learner, LearnReport
+from rlcluster.loops.actor_learner import ActorLearner
 from rlcluster.policy import make_policy
 
 from conftest import CARTPOLE, COINRUN, assert_same_course, command, flags, metrics, start, train
@@ -111,6 +113,18 @@ def test_the_lag_is_logged_and_bounded_by_the_slots_and_every_step_counts(tmp_pa
     for name in ("slot_occupancy", "learner_idle", "actor_idle"):
         assert all(0 <= record[name] <= 1 for record in records), name
     assert records[-1]["steps_global"] == 30 * 4 * 32
+
+
+@pytest.mark.parametrize(("kernels", "expected"), [("native", max(1, machine.default_workers() - 1)), ("torch", None)])
+def test_torch_leaves_the_actors_core_alone_if_there_are_kernels(kernels: str, expected: int | None) -> None:
+    cores, before = machine.default_workers(), torch.get_num_threads()
+    flags = {"env.name": "coinrun", "env.num_envs": 1, "training.n_steps": 2, "policy.network": "nature"}
+    flags |= {"parallel.num_workers": 1, "hardware.num_threads": cores, "hardware.kernels": kernels}
+    try:
+        with closing(ActorLearner(load_settings("impala", "parallel", flags=flags), Ranks(), None)):
+            assert torch.get_num_threads() == (expected or cores)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlcluster import machine
 from rlcluster.interruption import StopRequest
 from rlcluster.loops.helpers import Helpers, serve
 from rlcluster.workers import RankFailedError
@@ -35,7 +36,7 @@ def test_each_answers_its_own_orders_and_its_memory_counts() -> None:
         while helpers.num_orders:
             answers += helpers.answers()
         assert sorted(answers) == [(0, (2, 10)), (1, (4, 20))]
-        assert helpers.memory().memory_gb > 0.01
+        assert helpers.memory().memory_gb > machine.memory().memory_gb + 2 * 0.005  # an interpreter each, at least
 
 
 def test_one_that_is_silent_is_named_though_the_other_goes_on_answering() -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rlcluster.checkpoint import load_checkpoint
+from rlcluster import machine
+from rlcluster.checkpoint import load_checkpoint, save_checkpoint
+from rlcluster.collectives import Ranks
+from rlcluster.learner import LearnReport
+from rlcluster.loops.hogwild import _content
+from rlcluster.loops.hogwild_process import UpdateMade
+from rlcluster.loops.pending import pack
 
 from conftest import CARTPOLE, COINRUN, metrics, train
 
@@ -59,6 +67,32 @@ def test_rollouts_on_a_file_give_the_same_result_and_leave_nothing(tmp_path: Pat
     ours = succeed("a3c", tmp_path / "file", {**base, "--rollout-dir": tmp_path})
     assert ours == succeed("a3c", tmp_path / "memory", base)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "memory"}
+
+
+def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    succeed("a3c", run, {**OPTIONS, "--total-updates": 3})
+    path = run / "checkpoints" / "a3c_parallel_final.pt"
+    content = load_checkpoint(path)
+    steps = {"update": 2 * 5, "before": content["learner"]["steps_global"]}
+    assert steps["before"] == (3 * 2 + len(content["unlogged"])) * steps["update"]  # of 2 workers, 2 environments each
+    report = LearnReport(**dict.fromkeys(LearnReport._fields, 0.5))
+    episodes = np.array([[1.0, 0.0, 10_000.0, 9.0]])
+    late = _content(UpdateMade(report, steps["update"], 7, episodes, 0.1, 0.1))
+    save_checkpoint(path, {**content, "unlogged": [*content["unlogged"], *pack([late], Ranks())]})
+    record = succeed("a3c", run, {"--total-updates": 4}, "--resume")[-1]
+    assert record["episode_count"] * record["episode_reward_mean"] >= 10_000
+    assert record["staleness_max"] >= 7
+    assert record["steps_global"] >= steps["before"]
+
+
+def test_workers_with_several_threads_share_out_the_cores(tmp_path: Path) -> None:
+    cores = machine.default_workers()
+    options = {key: value for key, value in OPTIONS.items() if key != "--num-workers"}
+    result = train("a3c", tmp_path / "run", {**options, "--total-updates": 1, "--num-threads": cores})
+    assert "they take turns" not in result.stderr
+    summary = json.loads((tmp_path / "run" / "benchmark_metrics.json").read_text())
+    assert (summary["num_workers"], summary["num_threads"]) == (1, cores)
 
 
 @pytest.mark.slow

@@ -136,6 +136,10 @@ def test_an_unknown_key_of_a_plan_is_refused_with_a_guess(tmp_path):
     assert "colour: unknown; known here: algorithms, modes, games, seeds, budget," in text
 
 
+def test_a_wrong_value_of_a_list_is_one_problem(tmp_path):
+    assert "problems" not in refusal(tmp_path, seeds=["a"])
+
+
 def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path):
     text = refusal(tmp_path, settings={"training": {"n_epochs": 2, "n_steps": 16}, "env": {"num_envs": 4}})
     assert text.endswith("a2c sequential: training.n_epochs=2 has no effect with a2c; remove it")
@@ -147,6 +151,7 @@ def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path
     [
         ({"algorithm": "ppo"}, "algorithm: unknown; did you mean algorithms?"),
         ({"algorithms": ["dqn"]}, "algorithms.0=dqn"),
+        ({"budget": "5s"}, "budget=5s: should be a block with one or more of total_timesteps, duration, core_hours"),
         ({"seeds": []}, "seeds"),
         ({"budget": None}, "budget: give one of total_timesteps, duration, core_hours; it has none"),
     ],

@@ -105,9 +105,9 @@ class ActorLearner:
 
     def _tell(self, split: Split) -> None:
         if self._ranks.rank == 0:
-            where = "on cores of their own" if split.cores else "on the same cores"
+            where = "on cores of their own" if split.cores else "where the system puts them"
             threads, actors = counted(split.learner_threads, "thread"), counted(split.num_actors, "actor")
-            say(f"each learner has {threads} and {actors} {where}")
+            say(f"each learner has {threads} and {actors}, {where}")
 
     def _order(self) -> None:
         """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is on its way;

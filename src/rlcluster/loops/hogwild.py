@@ -21,6 +21,7 @@ from rlcluster.learner import Learner, LearnReport, count_parameters
 from rlcluster.loops import training
 from rlcluster.loops.helpers import Helpers, TellState
 from rlcluster.loops.hogwild_process import Assignment, MakeUpdate, UpdateMade, WorkerState, work
+from rlcluster.loops.pending import pack, unpack
 from rlcluster.loops.split import cores_of_rank, cores_to_pin
 from rlcluster.loops.training import Updated, Workforce
 from rlcluster.machine import Memory
@@ -34,13 +35,14 @@ class Hogwild:
     def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks = settings, ranks
         envs = ranks.share_of(settings.env.num_envs)
-        cores = cores_of_rank(ranks.place.local_world_size)
-        size = settings.crew_size or min(cores, len(envs))
-        self.workforce = Workforce(size, settings.hardware.num_threads or 1)
+        cores, num_threads = cores_of_rank(ranks.place.local_world_size), settings.hardware.num_threads or 1
+        size = settings.crew_size or max(1, min(cores // num_threads, len(envs)))
+        self.workforce = Workforce(size, num_threads)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         num_parameters = count_parameters(policy)
-        self._made: list[UpdateMade] = []  # not in the log yet
+        kept = unpack(restored.get("unlogged", [])) if restored is not None and ranks.rank == 0 else []
+        self._made = [_made(content) for content in kept]  # not in the log yet; their steps are counted
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}
         with training_file(num_parameters, size) as file:
@@ -49,7 +51,7 @@ class Hogwild:
             self.learner.push()
             if restored is not None:
                 self.learner.restore(restored["learner"])
-            is_pinned = settings.parallel.pin_workers and size == cores and self.workforce.num_threads == 1
+            is_pinned = settings.parallel.pin_workers and size == cores and num_threads == 1
             pinned = cores_to_pin(cores, ranks.place.local_world_size) if is_pinned else []
             workers_of_all = int(ranks.sum_(torch.tensor([size])))
             assignments = [
@@ -100,7 +102,10 @@ class Hogwild:
         returns, moments = zip(*(state.normalizer for state in states), strict=True)
         total = self._ranks.sum_(torch.from_numpy(np.sum(moments, 0)))
         self.learner.normalizer.set(torch.from_numpy(np.concatenate(returns)), total)
-        return {"actor": actor.gather(actor.join([state.actor for state in states]), self._ranks)}
+        return {
+            "actor": actor.gather(actor.join([state.actor for state in states]), self._ranks),
+            "unlogged": pack(map(_content, self._made), self._ranks),
+        }
 
     def close(self) -> None:
         self._workers.close()
@@ -139,6 +144,16 @@ class Hogwild:
         staleness, rollout, learn = (sums[:-1] / sums[-1]).tolist()
         largest = self._ranks.largest_(torch.tensor([max(one.staleness for one in made)]))
         return {"t_rollout": rollout, "t_learn": learn, "staleness_mean": staleness, "staleness_max": float(largest)}
+
+
+def _content(made: UpdateMade) -> dict[str, Any]:
+    """For a checkpoint."""
+    return {**made._asdict(), "report": made.report._asdict(), "episodes": torch.from_numpy(made.episodes)}
+
+
+def _made(content: dict[str, Any]) -> UpdateMade:
+    report, episodes = LearnReport(**content["report"]), content["episodes"].numpy()
+    return UpdateMade(**{**content, "report": report, "episodes": episodes})
 
 
 def _as_if_alone(settings: Settings, envs: range) -> Settings:

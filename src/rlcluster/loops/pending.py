@@ -27,14 +27,23 @@ def trajectories(rollouts: Iterable[Ready]) -> int:
     return sum(ready.rollout.num_envs for ready in rollouts)
 
 
-def to_checkpoint(rollouts: Iterable[Ready], ranks: Ranks) -> list[Tensor]:
+def pack(contents: Iterable[dict[str, Any]], ranks: Ranks) -> list[Tensor]:
     """Those of all ranks, each as bytes."""
-    return [to_tensor(part) for part in ranks.gather_bytes([_to_bytes(ready) for ready in rollouts])]
+    return [to_tensor(part) for part in ranks.gather_bytes([bytes(checkpoint_bytes(one)) for one in contents])]
+
+
+def unpack(parts: Iterable[Tensor]) -> list[dict[str, Any]]:
+    return [load_checkpoint(Path("pending work"), io.BytesIO(part.numpy().tobytes())) for part in parts]
+
+
+def to_checkpoint(rollouts: Iterable[Ready], ranks: Ranks) -> list[Tensor]:
+    """Those of all ranks."""
+    return pack(map(_content, rollouts), ranks)
 
 
 def from_checkpoint(content: dict[str, Any], envs: range) -> deque[Ready]:
     """Those of these environments, in the order of their play: the first of each environment, then the second."""
-    found = [_from_bytes(part.numpy().tobytes(), envs) for part in content.get("pending", [])]
+    found = [_of(part, envs) for part in unpack(content.get("pending", []))]
     seen: Counter[int] = Counter()
     order = []
     for place, ready in enumerate(found):
@@ -45,14 +54,13 @@ def from_checkpoint(content: dict[str, Any], envs: range) -> deque[Ready]:
     return deque(found[place] for _, _, place in sorted(order))
 
 
-def _to_bytes(ready: Ready) -> bytes:
+def _content(ready: Ready) -> dict[str, Any]:
     columns = {name: column.clone() for name, column in ready.rollout.columns().items()}  # else all slots with it
-    return bytes(checkpoint_bytes({**columns, "episodes": ready.episodes}))
+    return {**columns, "episodes": ready.episodes}
 
 
-def _from_bytes(content: bytes, envs: range) -> Ready:
-    """Its part of these environments."""
-    columns = load_checkpoint(Path("pending rollouts"), io.BytesIO(content))
-    episodes = columns.pop("episodes")
+def _of(content: dict[str, Any], envs: range) -> Ready:
+    """The part of these environments."""
+    episodes, columns = content["episodes"], {name: one for name, one in content.items() if name != "episodes"}
     own = (episodes[:, 1] >= envs.start) & (episodes[:, 1] < envs.stop)
     return Ready(Rollout(**columns).of(envs), episodes[own])

@@ -28,6 +28,7 @@ from rlcluster.config import (
     Section,
     Seed,
     Settings,
+    is_null,
 )
 from rlcluster.config_loading import flatten, hint, load_settings, override, read_file
 from rlcluster.environments.names import game_name
@@ -143,20 +144,30 @@ def _problem(location: list[str], error: Any) -> str:
         return f"{'.'.join(location[:-1])}: unknown{hint(location[:-1], known)}"
     name = ".".join(location)
     if error["type"] == "extra_forbidden":
-        section = SuitePlan if len(location) == 1 else SuitePlan.model_fields[location[0]].annotation
-        assert section is not None
-        return f"{name}: unknown{hint(location, list(section.model_fields))}"
+        return f"{name}: unknown{hint(location, _keys_of(location[:-1]))}"
+    if error["type"] == "model_type":
+        return f"{name}={error['input']}: should be a block with one or more of {', '.join(_keys_of(location))}"
     return f"{name}={error['input']}: {error['msg']}"
+
+
+def _keys_of(section: list[str]) -> list[str]:
+    """Of the plan, or of a section of it."""
+    model = SuitePlan.model_fields[section[0]].annotation if section else SuitePlan
+    assert model is not None
+    return list(model.model_fields)
 
 
 def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
     listed = ("algorithms", "modes", "games", "seeds")
-    data = {key: [value] if key in listed and isinstance(value, str) else value for key, value in data.items()}
+    given = {key: value for key, value in data.items() if not is_null(value)}
+    given = {key: [value] if key in listed and isinstance(value, str) else value for key, value in given.items()}
     try:
-        return SuitePlan.model_validate(data)
+        return SuitePlan.model_validate(given)
     except ValidationError as error:
-        problems = [_problem([str(part) for part in item["loc"]], item) for item in error.errors()]
-        raise _refusal(path, problems) from None
+        errors = {tuple(map(str, item["loc"])): item for item in error.errors()}
+        # A list without its wrong values may be too short: that follows from them.
+        causes = [where for where in errors if not any(other[:-1] == where for other in errors)]
+        raise _refusal(path, [_problem(list(where), errors[where]) for where in causes]) from None
 
 
 def _plan_problems(plan: SuitePlan) -> list[str]:
