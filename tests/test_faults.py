@@ -31,9 +31,11 @@ PROCESSES = {
 VICTIMS = [(algorithm, victim) for algorithm, names in PROCESSES.items() for victim in names[:2]]
 
 
-def begin(algorithm: str, run: Path, **more: Any) -> tuple[subprocess.Popen[str], dict[str, psutil.Process]]:
+def begin(
+    algorithm: str, run: Path, until: str = RUNNING, **more: Any
+) -> tuple[subprocess.Popen[str], dict[str, psutil.Process]]:
     options = {**OPTIONS, **{"--" + name.replace("_", "-"): value for name, value in more.items()}}
-    process = start(run, command("train", algorithm, "--output-dir", run, *flags(options)), RUNNING)
+    process = start(run, command("train", algorithm, "--output-dir", run, *flags(options)), until)
     return process, dict(zip(PROCESSES[algorithm], ranks_of(process), strict=True))
 
 
@@ -160,8 +162,11 @@ def test_a_signal_before_a_rank_can_handle_it_is_not_lost(tmp_path: Path) -> Non
 def test_the_learner_waits_for_an_actor_that_falls_behind_so_that_the_lag_stays_bounded(tmp_path: Path) -> None:
     """Two slots an actor: no more than two updates without one that is stopped, and no lag above four."""
     run = tmp_path / "run"
-    process, members = begin("impala", run)
+    once = {"checkpoint_updates": 100_000, "max_restarts": 1}  # later checkpoints would wait for all actors
+    process, members = begin("impala", run, "checkpoints/*_step_0.pt", **once)
     log = run / "logs" / "IMPALA_Parallel" / "metrics.jsonl"
+    while log.read_text().count("\n") < 10:
+        assert process.poll() is None
     members["actor 1"].suspend()
     before = at_rest = log.read_text().count("\n")
     still = 0
