@@ -122,7 +122,7 @@ def test_advantages_are_normalised_over_the_minibatch() -> None:
     """Two steps of two environments in two minibatches of a step each, whichever comes first."""
     learner, _ = start(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2))
     minibatches = learner._minibatches(0, torch.tensor([1.0, 3.0, 10.0, 30.0]))
-    for indices, count, mean, std in minibatches:
+    for indices, count, (mean, std) in minibatches:
         one, other = (float([1, 3, 10, 30][i]) for i in indices)
         assert (count, mean) == (2, (one + other) / 2)
         assert std == pytest.approx(abs(one - other) / 2)

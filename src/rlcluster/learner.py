@@ -50,20 +50,22 @@ class LearnReport(NamedTuple):
     learning_rate: float
 
 
+class Normal(NamedTuple):
+    """What advantages are shifted and divided by; 0 and 1 where they are not to be normalised."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def applied_to(self, samples: Samples) -> Samples:
+        return samples._replace(advantages=(samples.advantages - self.mean) / self.std)
+
+
 class Minibatch(NamedTuple):
     """This rank's samples of a minibatch, and what is known of all ranks' samples in it."""
 
     indices: Tensor  # t * N + n
     num_samples: float  # of all ranks
-    mean: float  # of the advantages, if they are to be normalised; else 0
-    std: float  # of the advantages, if they are to be normalised; else 1
-
-
-class Normal(NamedTuple):
-    """What advantages are shifted and divided by; 0 and 1 where they are not to be normalised."""
-
-    mean: float
-    std: float
+    normal: Normal
 
 
 class Learnt(NamedTuple):
@@ -241,14 +243,13 @@ class Learner:
         that moves the values they are far from what is learnt: such runs were seen to lose all entropy.
         """
         if not self._training.normalize_advantages:
-            return Normal(0.0, 1.0)
+            return Normal()
         sums = torch.zeros(3, dtype=torch.float64)
         with torch.no_grad():
             for rollout, envs in self._trajectory_chunks(rollouts):
                 targets, _ = self._trajectory_targets(rollout, envs, self._trajectory_outputs(rollout, envs))
                 sums += _moments(targets.advantages)
-        _, mean, std = _count_mean_std(*self._ranks.sum_(sums).tolist())
-        return Normal(mean, std)
+        return _normal(*self._ranks.sum_(sums).tolist())
 
     def _trajectory_outputs(self, rollout: Rollout, envs: slice) -> PolicyOutput:
         """[T * n] of the trajectories of some environments."""
@@ -271,17 +272,15 @@ class Learner:
         targets, values = self._trajectory_targets(rollout, envs, output)
         given = (column[:, envs] for column in (rollout.actions, rollout.log_probs, rollout.values))
         samples = Samples(*(column.flatten() for column in (*given, *targets)))
-        samples = samples._replace(advantages=(samples.advantages - normal.mean) / normal.std)
-        return self._loss(output, samples, self._training), targets, values
+        return self._loss(output, normal.applied_to(samples), self._training), targets, values
 
     def _learn_epoch(
         self, rollout: Rollout, samples: Samples, minibatches: list[Minibatch], grad_norms: list[float]
     ) -> Tensor:
         """One pass over the rollout, an optimiser's step per minibatch; returns this rank's sums (SUM_NAMES)."""
         sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64)
-        for indices, count, mean, std in minibatches:
-            own = Samples(*(column[indices] for column in samples))
-            own = own._replace(advantages=(own.advantages - mean) / std)
+        for indices, count, normal in minibatches:
+            own = normal.applied_to(Samples(*(column[indices] for column in samples)))
             sums += self.compute_gradients(rollout, indices, own, count if self._exchanges_gradients else len(indices))
             grad_norms.append(self.apply_gradients())
         return sums
@@ -330,14 +329,13 @@ class Learner:
         slices = self._slices(epoch, len(advantages) // len(self._env_indices))
         normalizes = self._training.normalize_advantages
         if not normalizes and not self._parallel.preempt_stragglers:
-            return [Minibatch(indices, self._settings.batch_size, 0.0, 1.0) for indices in slices]
+            return [Minibatch(indices, self._settings.batch_size, Normal()) for indices in slices]
         sums = torch.zeros(len(slices), 3, dtype=torch.float64)
         for row, indices in zip(sums, slices, strict=True):
             row.copy_(_moments(advantages[indices]))
-        statistics = (_count_mean_std(*row) for row in self._ranks.sum_(sums).tolist())
         return [
-            Minibatch(indices, count, mean, std) if normalizes else Minibatch(indices, count, 0.0, 1.0)
-            for indices, (count, mean, std) in zip(slices, statistics, strict=True)
+            Minibatch(indices, moments[0], _normal(*moments) if normalizes else Normal())
+            for indices, moments in zip(slices, self._ranks.sum_(sums).tolist(), strict=True)
         ]
 
     def _slices(self, epoch: int, n_steps: int) -> list[Tensor]:
@@ -397,9 +395,10 @@ def _moments(values: Tensor) -> Tensor:
     return torch.stack([values.new_tensor(values.numel()), values.sum(), values.square().sum()])
 
 
-def _count_mean_std(count: float, total: float, squares: float) -> tuple[float, float, float]:
+def _normal(count: float, total: float, squares: float) -> Normal:
+    """From the moments of all ranks."""
     mean = total / count
-    return count, mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8
+    return Normal(mean, math.sqrt(max(0.0, squares / count - mean * mean)) + 1e-8)
 
 
 def _means(totals: Tensor) -> dict[str, float]:
