@@ -76,7 +76,7 @@ def _stress(algorithm: str, run: Path, kills: int, draws: random.Random) -> None
         raise FailureFoundError(f"exit code {process.returncode}: {errors.decode()}")
     if left := _shared_names() - names_before:
         raise FailureFoundError(f"shared memory is left: {sorted(left)}")
-    if left := [member for member in seen if member.is_running()]:
+    if left := [member for member in seen if _is_alive(member)]:
         raise FailureFoundError(f"processes are left: {left}")
     (metrics,) = run.glob("logs/*/metrics.jsonl")
     steps = [json.loads(line)["steps_global"] for line in metrics.read_text().splitlines()]
@@ -128,6 +128,16 @@ def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return members
+
+
+def _is_alive(member: psutil.Process) -> bool:
+    """A dead one may still have its number: that of an actor whose learner was killed, until the system's first process
+    has looked.
+    """
+    try:
+        return member.is_running() and member.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _state(run: Path) -> dict[str, int]:
