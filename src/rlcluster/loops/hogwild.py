@@ -42,7 +42,7 @@ class Hogwild:
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         num_parameters = count_parameters(policy)
         kept = unpack(restored.get("unlogged", [])) if restored is not None and ranks.rank == 0 else []
-        self._made = [_made(content) for content in kept]  # not in the log yet; their steps are counted
+        self._made = [_from_content(content) for content in kept]  # not in the log yet; their steps are counted
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}
         with training_file(num_parameters, size) as file:
@@ -151,7 +151,7 @@ def _content(made: UpdateMade) -> dict[str, Any]:
     return {**made._asdict(), "report": made.report._asdict(), "episodes": torch.from_numpy(made.episodes)}
 
 
-def _made(content: dict[str, Any]) -> UpdateMade:
+def _from_content(content: dict[str, Any]) -> UpdateMade:
     report, episodes = LearnReport(**content["report"]), content["episodes"].numpy()
     return UpdateMade(**{**content, "report": report, "episodes": episodes})
 
