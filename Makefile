@@ -19,7 +19,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 	@echo "Further flags: make train ARGS='--env starpilot --num-envs 64'"
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/kernels/build.py $(wildcard src/rlcluster/kernels/native/*)
+$(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/networks/kernels/build.py $(wildcard src/rlcluster/networks/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -106,5 +106,5 @@ stress: $(INSTALLED)  ## kill actors and learners at random moments, 20 times
 	$(BIN)/python benchmarks/stress.py $(ARGS)
 
 clean:  ## remove environments and caches; runs/ stays
-	rm -rf src/rlcluster/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist test-artefacts src/*.egg-info
+	rm -rf src/rlcluster/networks/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist test-artefacts src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

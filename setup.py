@@ -9,9 +9,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
-from rlcluster.kernels.build import LIBRARY, SOURCES, NoCompilerError, build
+from rlcluster.networks.kernels.build import LIBRARY, SOURCES, NoCompilerError, build
 
-NAME = f"rlcluster.kernels.{LIBRARY.stem}"
+NAME = f"rlcluster.networks.kernels.{LIBRARY.stem}"
 
 
 class BuildKernels(build_ext):

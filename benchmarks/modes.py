@@ -23,7 +23,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from measuring import PausedRun, Turn
-from rlcluster import machine
+from rlcluster.system import machine
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 ONE_THREAD, ALL_THREADS, PARALLEL = "sequential, 1 thread", "sequential, all cores", "parallel"

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlcluster import machine
-from rlcluster.config import NETWORK_NAMES, KernelsName, PolicySettings
+from rlcluster.settings.schema import NETWORK_NAMES, KernelsName, PolicySettings
+from rlcluster.system import machine
 
 if TYPE_CHECKING:  # torch and numpy are imported for real after the threads are limited
     from torch import Tensor, nn
 
     from rlcluster.environments.interface import EnvironmentSpec
-    from rlcluster.policy import ActorCritic
+    from rlcluster.networks.policy import ActorCritic
 
 REPEATS = 7
 SGEMM_SIZES = (1024, 1536, 2048)
@@ -101,7 +101,7 @@ def sgemm_peak(seconds: float) -> float:
 
 def measure_network(network: str, options: argparse.Namespace, peak: float) -> list[str]:
     """The lines of one network; with two kinds of kernels, they take turns."""
-    from rlcluster.reports.check import forward_pass, random_observations, samples_per_second, training_pass
+    from rlcluster.experiments.check import forward_pass, random_observations, samples_per_second, training_pass
 
     spec = _spec(network)
     kinds: tuple[KernelsName, ...] = ("torch",) if network == "mlp" else ("torch", "native")
@@ -221,7 +221,7 @@ def _our_layer_pass(
     import torch
     from torch.nn import functional
 
-    from rlcluster.kernels.library import Trunk
+    from rlcluster.networks.kernels.library import Trunk
 
     def pad(image: Tensor) -> Tensor:
         return functional.pad(image, (0, 0, 1, 1, 1, 1)).contiguous()
@@ -242,14 +242,14 @@ def _our_layer_pass(
 
 
 def _calls_per_second(step: Callable[[], object], seconds: float) -> float:
-    from rlcluster.reports.check import samples_per_second
+    from rlcluster.experiments.check import samples_per_second
 
     return samples_per_second(step, 1, seconds)
 
 
 def _policy(network: str, spec: EnvironmentSpec, kind: KernelsName, instruction_set: str) -> ActorCritic:
-    from rlcluster.kernels.library import Trunk
-    from rlcluster.policy import ConvolutionalTrunk, make_policy
+    from rlcluster.networks.kernels.library import Trunk
+    from rlcluster.networks.policy import ConvolutionalTrunk, make_policy
 
     policy = make_policy(PolicySettings.model_validate({"network": network}), spec, 0, kind)
     if kind == "native":

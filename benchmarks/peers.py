@@ -24,7 +24,7 @@ from statistics import median
 from typing import NamedTuple
 
 from measuring import measure_training, run, seconds_of_others
-from rlcluster import machine
+from rlcluster.system import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_ENVIRONMENT = ROOT / ".venv-peers"

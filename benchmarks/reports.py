@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlcluster.config_loading import load_settings
+from rlcluster.settings.loading import load_settings
 
 
 def record(update: int, draw: random.Random) -> dict[str, Any]:

@@ -17,19 +17,19 @@ import hypothesis
 import psutil
 import pytest
 
-from rlcluster import machine
-from rlcluster.config import Settings
-from rlcluster.config_loading import load_settings
-from rlcluster.interruption import StopRequest
-from rlcluster.launcher import LOOPBACK, Place
-from rlcluster.workers import run_ranks
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import Settings
+from rlcluster.system import machine
+from rlcluster.system.launcher import LOOPBACK, Place
+from rlcluster.system.processes import run_ranks
+from rlcluster.system.signals import StopRequest
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("unhurried")
 machine.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
 
-from rlcluster.collectives import join_group  # noqa: E402 - it imports torch
-from rlcluster.run_state import RunState  # noqa: E402 - it imports numpy
+from rlcluster.exchange.ranks import join_group  # noqa: E402 - it imports torch
+from rlcluster.runs.status import RunState  # noqa: E402 - it imports numpy
 
 CARTPOLE = {"--env": "CartPole-v1", "--num-envs": 4, "--n-steps": 32, "--checkpoint-updates": 2, "--num-threads": 1}
 COINRUN = {**CARTPOLE, "--env": "coinrun", "--n-steps": 16, "--network": "nature"}
@@ -126,7 +126,7 @@ def disk_full_after(num_bytes: int) -> Iterator[None]:
 def _kernels(request: pytest.FixtureRequest) -> None:
     """Without a compiler there are no kernels, and nothing in their folder to test."""
     if request.path.parent.name == "kernels":
-        from rlcluster.kernels.library import KernelsMissingError, load
+        from rlcluster.networks.kernels.library import KernelsMissingError, load
 
         try:
             load()

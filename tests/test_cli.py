@@ -12,8 +12,8 @@ import pytest
 
 import rlcluster
 from rlcluster.cli import main
-from rlcluster.config import setting_fields
-from rlcluster.config_loading import load_settings
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import setting_fields
 
 # Settings whose every text is a valid value; a wrong one is shown by the empty text where they need a value.
 TEXT_SETTINGS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlcluster import machine
 from rlcluster.cli import main
+from rlcluster.system import machine
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guide.md"
@@ -105,7 +105,7 @@ def test_every_file_that_the_guide_shows_is_there():
 
 
 def test_the_plan_in_the_guide_is_a_plan(tmp_path):
-    from rlcluster.reports.suite_plan import read_suite
+    from rlcluster.experiments.suite_plan import read_suite
 
     (block,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     (tmp_path / "plan.yaml").write_text(block)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import rlcluster
-from rlcluster.config import (
+from rlcluster.settings.loading import load_settings, read_file, resume_differences
+from rlcluster.settings.schema import (
     ALGORITHM_DEFAULTS,
     ALGORITHM_NAMES,
     CONFIG_FILE,
@@ -26,10 +27,9 @@ from rlcluster.config import (
     budgets,
     setting_fields,
 )
-from rlcluster.config_loading import load_settings, read_file, resume_differences
-from rlcluster.console import say, training_summary, warn
-from rlcluster.errors import EXIT_RUN_FAILED, EXIT_USAGE, UserError
-from rlcluster.launcher import launched
+from rlcluster.system.console import say, training_summary, warn
+from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_USAGE, UserError
+from rlcluster.system.launcher import launched
 
 # Flags whose name is not simply that of the setting, and further names that users know from other scripts.
 FLAG_NAMES = {
@@ -80,7 +80,7 @@ def _rank_prefix() -> str:
 
 def _train(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    from rlcluster.train import train
+    from rlcluster.training.train import train
 
     result = train(settings, resume=options.resume)
     if result.summary:
@@ -132,28 +132,28 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from rlcluster import machine
+    from rlcluster.system import machine
 
     machine.limit_threads(machine.num_threads(options.num_threads))
-    from rlcluster.reports.evaluate import evaluate_command
+    from rlcluster.evaluation.evaluate import evaluate_command
 
     return evaluate_command(options)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from rlcluster import machine
+    from rlcluster.system import machine
 
     machine.limit_threads(machine.num_threads(options.num_threads))
-    from rlcluster.reports.check import check_command
+    from rlcluster.experiments.check import check_command
 
     return check_command(Path(options.output_dir))
 
 
 def _scale(options: argparse.Namespace) -> int:
-    from rlcluster import machine
+    from rlcluster.system import machine
 
     machine.limit_threads(1)  # this process waits; the runs have threads of their own
-    from rlcluster.reports.scaling import ScaleRequest, scale_command
+    from rlcluster.experiments.scaling import ScaleRequest, scale_command
 
     flags = _given_flags(options)
     output_dir = flags.pop("output.output_dir", time.strftime("runs/scale_%Y%m%d-%H%M%S"))
@@ -195,7 +195,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _suite(options: argparse.Namespace) -> int:
-    from rlcluster.reports.suite import suite_command
+    from rlcluster.experiments.suite import suite_command
 
     return suite_command(Path(options.file), Path(options.output_dir) if options.output_dir else None)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rlcluster import environments
-from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.randomness import simulator_seed
-from rlcluster.errors import UserError
+from rlcluster.settings.schema import EnvSettings
+from rlcluster.system.errors import UserError
 
 
 def make(name: str = "CartPole-v1", indices: range = range(4), seed: int = 42) -> VectorEnvironment:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from procgen import ProcgenGym3Env
 
 from rlcluster import environments
-from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import VectorEnvironment
-from rlcluster.environments.names import PROCGEN_GAMES, procgen_game
 from rlcluster.environments.procgen import engine_options
 from rlcluster.environments.randomness import simulator_seed
-from rlcluster.errors import UserError
+from rlcluster.settings.games import PROCGEN_GAMES, procgen_game
+from rlcluster.settings.schema import EnvSettings
+from rlcluster.system.errors import UserError
 
 
 def make(name: str, indices: range = range(4), num_threads: int = 1, **options: object) -> VectorEnvironment:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from rlcluster.cli import main
-from rlcluster.recorded_run import read_run
 from rlcluster.reports.comparison import compare, group_methods, run_names
 from rlcluster.reports.comparison_text import table_text
 from rlcluster.reports.drawing import style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.page import page_text
-from rlcluster.run_state import RunState
+from rlcluster.runs.reader import read_run
+from rlcluster.runs.status import RunState
 
 from conftest import evaluation_of, write_run
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rlcluster.recorded_run import read_run
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.page import page_text
+from rlcluster.runs.reader import read_run
 
 from conftest import evaluation_of, write_run
 

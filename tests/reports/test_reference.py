@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlcluster.config import EnvSettings
-from rlcluster.environments.names import PROCGEN_GAMES
 from rlcluster.reports.reference import GAMES, STEPS, openai_ppo, ranges, score_range
+from rlcluster.settings.games import PROCGEN_GAMES
+from rlcluster.settings.schema import EnvSettings
 
 
 def test_every_game_has_ranges_and_scores():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
-from rlcluster.environments.names import procgen_game
 from rlcluster.environments.randomness import simulator_seed
+from rlcluster.settings.games import procgen_game
+from rlcluster.settings.schema import EnvSettings
 
 __all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "describe", "make"]
 

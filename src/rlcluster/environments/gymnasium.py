@@ -14,10 +14,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
-from rlcluster.environments.names import PROCGEN_GAMES
-from rlcluster.errors import UserError
+from rlcluster.settings.games import PROCGEN_GAMES
+from rlcluster.settings.schema import EnvSettings
+from rlcluster.system.errors import UserError
 
 NumpyEnv = gymnasium.Env[Any, Any]
 

@@ -20,9 +20,9 @@ import numpy as np
 from cffi import FFI
 from numpy.typing import NDArray
 
-from rlcluster.config import EnvSettings
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
-from rlcluster.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.settings.schema import EnvSettings
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
 SPEC = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15)
 PICTURE_SIZE = 512

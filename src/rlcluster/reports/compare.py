@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlcluster.atomic_file import write_atomically, write_json
-from rlcluster.config import MODE_NAMES
-from rlcluster.console import say, warn
-from rlcluster.environments.names import game_name
-from rlcluster.errors import EXIT_STORAGE, UserError
-from rlcluster.recorded_run import RecordedRun, read_metrics_file, read_run, read_run_settings, runs_below
 from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import FORMATS, check_format
 from rlcluster.reports.figures import draw_comparison, draw_run
 from rlcluster.reports.page import page_text
-from rlcluster.run_state import RUNS_FOLDER
+from rlcluster.runs.reader import RecordedRun, read_metrics_file, read_run, read_run_settings, runs_below
+from rlcluster.runs.status import RUNS_FOLDER
+from rlcluster.settings.games import game_name
+from rlcluster.settings.schema import MODE_NAMES
+from rlcluster.system.atomic_file import write_atomically, write_json
+from rlcluster.system.console import say, warn
+from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 PICTURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
 

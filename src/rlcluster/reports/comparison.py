@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlcluster.config_loading import flatten
-from rlcluster.environments.names import procgen_game
-from rlcluster.errors import UserError
-from rlcluster.recorded_run import WINDOW, Column, RecordedRun
 from rlcluster.reports import reference, statistics
 from rlcluster.reports.curves import Curve, reward_curve
 from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
 from rlcluster.reports.reference import Range
 from rlcluster.reports.statistics import Interval, Verdict
+from rlcluster.runs.reader import WINDOW, Column, RecordedRun
+from rlcluster.settings.games import procgen_game
+from rlcluster.settings.loading import flatten
+from rlcluster.system.errors import UserError
 
 AXES = ("steps", "seconds", "core_hours")
 NOT_THE_METHOD = ("env.seed", "env.name", "output.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from rlcluster.console import counted
-from rlcluster.recorded_run import RecordedRun
 from rlcluster.reports.comparison import Comparison, Reached, Scoring
 from rlcluster.reports.statistics import Interval, Scores, has_spread
+from rlcluster.runs.reader import RecordedRun
+from rlcluster.system.console import counted
 
 LABEL_WIDTH, COLUMN_WIDTH, RUNS_PER_BLOCK = 41, 21, 4
 MISSING = "-"

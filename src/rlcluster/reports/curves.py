@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlcluster.recorded_run import Column, Metrics
-from rlcluster.reports.scaling_statistics import NORMAL_QUANTILE
+from rlcluster.reports.statistics import NORMAL_QUANTILE
+from rlcluster.runs.reader import Column, Metrics
 
 MAX_POINTS = 100
 MIN_POINTS = 10

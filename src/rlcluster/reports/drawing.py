@@ -9,8 +9,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcluster.atomic_file import write_atomically
-from rlcluster.errors import EXIT_STORAGE, UserError
+from rlcluster.system.atomic_file import write_atomically
+from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

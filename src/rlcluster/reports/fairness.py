@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rlcluster.config import BUDGETS
-from rlcluster.config_loading import flatten
-from rlcluster.recorded_run import RecordedRun
+from rlcluster.runs.reader import RecordedRun
+from rlcluster.settings.loading import flatten
+from rlcluster.settings.schema import BUDGETS
 
 LOAD_TOLERANCE = 0.1  # of the machine: other work that differs by less is taken for the same
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlcluster.config import EnvSettings
-from rlcluster.recorded_run import Metrics
 from rlcluster.reports import reference
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
 from rlcluster.reports.drawing import four_panels, label, save, style
 from rlcluster.reports.reference import Range
 from rlcluster.reports.statistics import normalise
+from rlcluster.runs.reader import Metrics
+from rlcluster.settings.schema import EnvSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rlcluster.recorded_run import RecordedRun
 from rlcluster.reports import clips, reference, statistics
 from rlcluster.reports.comparison import Comparison, Scoring
 from rlcluster.reports.comparison_text import (
@@ -26,6 +25,7 @@ from rlcluster.reports.comparison_text import (
     speedup,
 )
 from rlcluster.reports.curves import PHASES, Curve, fps_curve, mean_curve, phase_seconds
+from rlcluster.runs.reader import RecordedRun
 
 CLIP_BYTES = 1_700_000  # of all clips together, before they grow by a third as text
 MAX_CLIP_BYTES = 250_000

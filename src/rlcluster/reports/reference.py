@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlcluster.config import EnvSettings
-from rlcluster.environments.names import game_name, procgen_game
+from rlcluster.settings.games import game_name, procgen_game
+from rlcluster.settings.schema import EnvSettings
 
 STEPS = (0.5e6, 1e6, 2e6, 5e6, 10e6, 25e6)  # of the published scores
 BEYOND = 1.01  # a run ends with the update that crosses its budget: it may be a little longer than the last point

@@ -23,6 +23,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+NORMAL_QUANTILE = 1.96  # 97.5 % of the standard normal distribution
+
 Array = NDArray[np.float64]
 Value = TypeVar("Value", float, Array)
 Scores = Mapping[str, Array]  # game -> [n_g]

@@ -1,0 +1,1 @@
+"""How good a trained agent is: episodes on training levels and on unseen ones."""

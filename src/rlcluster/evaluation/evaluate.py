@@ -1,0 +1,294 @@
+"""Evaluate a checkpoint: play a fixed number of episodes and say how good, and how sure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import yaml
+
+from rlcluster import environments
+from rlcluster.environments.interface import VectorEnvironment
+from rlcluster.environments.randomness import Purpose, generator
+from rlcluster.evaluation.frames import Screen, VideoFile
+from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
+from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint
+from rlcluster.runs.writer import find_checkpoint, latest_run
+from rlcluster.settings.games import procgen_game
+from rlcluster.settings.schema import EnvSettings, KernelsName, Settings
+from rlcluster.system.atomic_file import write_atomically
+from rlcluster.system.console import say
+from rlcluster.system.errors import EXIT_STORAGE, UserError
+
+MAX_ENVS = 64
+FIRST_ENVIRONMENT = 1_000_000  # evaluation has environments of its own: their streams are none of the training's
+BOOTSTRAP_SAMPLES = 10_000
+NOISE_BLOCK = 1024
+WIDTH = 60
+
+# Called after each step: the environments, how many episodes are finished, whether the first environment still counts.
+OnStep = Callable[[VectorEnvironment, int, bool], None]
+
+
+class Episodes(NamedTuple):
+    """What was played, one entry per episode, in the order in which the episodes were dealt."""
+
+    rewards: np.ndarray[Any, np.dtype[np.float64]]  # [K]
+    lengths: np.ndarray[Any, np.dtype[np.int64]]  # [K]
+    completed: np.ndarray[Any, np.dtype[np.bool_]] | None  # [K] whether the level was completed
+
+
+class Agent(NamedTuple):
+    """A trained policy and the settings it was trained with."""
+
+    policy: ActorCritic
+    settings: Settings
+    checkpoint: Path
+    steps_global: int
+
+
+def evaluate_command(options: argparse.Namespace) -> int:
+    """`rlcluster evaluate`."""
+    path = find_checkpoint(Path(options.checkpoint) if options.checkpoint else latest_run())
+    agent = load_agent(path, options.env)
+    spec = environments.describe(agent.settings.env)
+    shape = (spec.observation_shape[2], *spec.observation_shape[:2]) if spec.is_image else spec.observation_shape
+    say(f"Environment: {agent.settings.env.name}")
+    say(f"Observation shape: {shape}")
+    say(f"Number of actions: {spec.num_actions}")
+    say("Device: cpu")
+    say(f"Checkpoint: {path}\n")
+    say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
+    if options.json and not Path(options.json).resolve().parent.is_dir():
+        raise UserError(
+            f"--json {options.json}: there is no directory {Path(options.json).resolve().parent}", EXIT_STORAGE
+        )
+    results = {}
+    for levels in _chosen_levels(options.levels, agent.settings.env):
+        env = level_settings(agent.settings.env, levels, options.seed)
+        with Spectators(options.num_episodes, options.render, _video_path(options, levels)) as spectators:
+            episodes = play(
+                agent.policy,
+                env,
+                options.num_episodes,
+                options.deterministic,
+                spectators.on_step,
+                spectators.wanted,
+            )
+        results[levels] = summarise(episodes)
+        say(results_text(results[levels], _levels_text(env, agent.settings.env, levels)))
+    if options.json:
+        facts = {
+            "checkpoint": str(path),
+            "env": agent.settings.env.name,
+            "steps_global": agent.steps_global,
+            "deterministic": options.deterministic,
+            "seed": options.seed,
+        }
+        write_atomically(Path(options.json), (json.dumps({**facts, "results": results}, indent=2) + "\n").encode())
+        say(f"Results written to: {options.json}")
+    return 0
+
+
+def load_agent(path: Path, env_name: str | None = None) -> Agent:
+    """The policy of a checkpoint, for the environment it was trained on or another one that fits it."""
+    content = load_checkpoint(path)
+    try:
+        settings = Settings.model_validate(yaml.safe_load(content["settings"]))
+        parameters = content["learner"]["parameters"]
+        steps_global = content["learner"]["steps_global"]
+    except (KeyError, ValueError, TypeError):
+        raise CheckpointError(path, "is a checkpoint of another version of rlcluster") from None
+    if env_name is not None:
+        settings = settings.model_copy(update={"env": settings.env.model_copy(update={"name": env_name})})
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0, _kernels(settings))
+    try:
+        policy.load_state_dict(parameters)
+    except RuntimeError:
+        raise UserError(
+            f"{path} holds a {settings.policy.network} policy that does not fit {settings.env.name}; "
+            "leave --env out, or give an environment with the same observations and actions"
+        ) from None
+    return Agent(policy, settings, path, steps_global)
+
+
+def level_settings(env: EnvSettings, levels: str, seed: int) -> EnvSettings:
+    """Test levels are the game's whole distribution (Procgen's protocol); train levels are the run's own."""
+    update: dict[str, Any] = {"seed": seed}
+    if levels == "test":
+        update |= {"num_levels": 0, "start_level": 0}
+    return env.model_copy(update=update)
+
+
+def _kernels(settings: Settings) -> KernelsName:
+    """Where a run demanded our kernels, its policy may still be played on a machine that has none."""
+    return "torch" if settings.hardware.kernels == "torch" else "auto"
+
+
+@torch.inference_mode()
+def play(
+    policy: ActorCritic,
+    env: EnvSettings,
+    num_episodes: int,
+    deterministic: bool = False,
+    on_step: OnStep = lambda _environments, _done, _first_counts: None,
+    with_pictures: bool = False,
+) -> Episodes:
+    """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
+    num_envs = min(MAX_ENVS, num_episodes)
+    indices = range(FIRST_ENVIRONMENT, FIRST_ENVIRONMENT + num_envs)
+    vector = environments.make(env, indices, with_pictures, num_threads=torch.get_num_threads())
+    noise = _noise(env.seed, indices)
+    quota = np.array([len(range(k, num_episodes, num_envs)) for k in range(num_envs)])
+    played: list[list[tuple[float, int, bool]]] = [[] for _ in range(num_envs)]
+    rewards, lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+    actions = np.zeros(num_envs, np.int64)
+    try:
+        while (active := np.flatnonzero(quota > 0)).size:
+            logits = policy(torch.from_numpy(vector.observations[active])).logits
+            draws = torch.from_numpy(next(noise)[active])
+            chosen = logits.argmax(-1) if deterministic else sample_actions(logits, draws)
+            actions[active] = chosen.numpy()
+            first_counts = bool(quota[0] > 0)
+            step = vector.step(actions)
+            rewards += step.rewards
+            lengths += 1
+            completed = vector.levels_completed()
+            for k in np.flatnonzero(step.terminated | step.truncated).tolist():
+                if quota[k] > 0:
+                    played[k].append((float(rewards[k]), int(lengths[k]), completed is not None and bool(completed[k])))
+                    quota[k] -= 1
+                rewards[k], lengths[k] = 0.0, 0
+            on_step(vector, num_episodes - int(quota.sum()), first_counts)
+    finally:
+        vector.close()
+    flat = [episode for episodes in played for episode in episodes]
+    return Episodes(
+        np.array([reward for reward, _, _ in flat]),
+        np.array([length for _, length, _ in flat]),
+        np.array([done for _, _, done in flat]) if completed is not None else None,
+    )
+
+
+def summarise(episodes: Episodes) -> dict[str, Any]:
+    """Mean, spread and a 95 % interval of the mean (percentile bootstrap, seeded)."""
+    rewards, lengths = episodes.rewards, episodes.lengths
+    low, high = mean_interval(rewards)
+    return {
+        "episodes": len(rewards),
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "reward_min": float(rewards.min()),
+        "reward_max": float(rewards.max()),
+        "reward_interval_95": [low, high],
+        "length_mean": float(lengths.mean()),
+        "length_std": float(lengths.std()),
+        "levels_completed": None if episodes.completed is None else float(episodes.completed.mean()),
+    }
+
+
+def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+    draws = np.random.default_rng(0)
+    means = [values[draws.integers(0, len(values), len(values))].mean() for _ in range(BOOTSTRAP_SAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def results_text(result: dict[str, Any], levels: str) -> str:
+    low, high = result["reward_interval_95"]
+    lines = [
+        "",
+        "=" * WIDTH,
+        "Evaluation Results",
+        "=" * WIDTH,
+        *([f"Levels: {levels}"] if levels else []),
+        f"Episodes: {result['episodes']}",
+        f"Mean Reward: {result['reward_mean']:.2f} ± {result['reward_std']:.2f}",
+        f"95% Interval of the Mean: {low:.2f} to {high:.2f}",
+        f"Min/Max Reward: {result['reward_min']:.2f} / {result['reward_max']:.2f}",
+        f"Mean Episode Length: {result['length_mean']:.2f} ± {result['length_std']:.2f}",
+    ]
+    if result["levels_completed"] is not None:
+        lines.append(f"Levels Completed: {result['levels_completed']:.1%}")
+    return "\n".join([*lines, "=" * WIDTH])
+
+
+class Spectators:
+    """Those who watch: a progress line, the terminal's screen, a video."""
+
+    def __init__(self, num_episodes: int, render: bool, video: Path | None) -> None:
+        self._num_episodes = num_episodes
+        self._done = 0
+        self._screen = Screen() if render else None
+        self._video = VideoFile(video) if video is not None else None
+
+    @property
+    def wanted(self) -> bool:
+        """True if someone wants pictures."""
+        return self._screen is not None or self._video is not None
+
+    def __enter__(self) -> Spectators:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._screen is None and sys.stderr.isatty():
+            say("", stream=sys.stderr)
+        if self._video is not None:
+            self._video.close()
+            if kind is None:
+                say(f"Video written to: {self._video.path}")
+
+    def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
+        if self.wanted and first_counts:
+            picture = vector.picture()
+            if self._video is not None:
+                self._video.add(picture)
+            if self._screen is not None:
+                self._screen.show(picture)
+        if done != self._done and self._screen is None and (sys.stderr.isatty() or done == self._num_episodes):
+            end = "" if sys.stderr.isatty() else "\n"
+            say(
+                f"\rEvaluating: {done / self._num_episodes:4.0%} | {done}/{self._num_episodes}",
+                end=end,
+                stream=sys.stderr,
+            )
+        self._done = done
+
+
+def _noise(seed: int, indices: range) -> Any:
+    """Uniform numbers [N] for one step after the other; environment i's depend on (seed, i) alone."""
+    streams = [generator(seed, Purpose.EVALUATION, i) for i in indices]
+    while True:
+        yield from np.stack([stream.random(NOISE_BLOCK) for stream in streams], 1)
+
+
+def _chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
+    """Environments without levels are played once."""
+    if procgen_game(env.name) is None:
+        return ("test",)
+    if env.distribution_mode == "exploration" and choice != "train":
+        raise UserError(f"--levels {choice}: exploration mode has its one level only; use --levels train")
+    return ("train", "test") if choice == "both" else (choice,)
+
+
+def _video_path(options: argparse.Namespace, levels: str) -> Path | None:
+    if not options.video:
+        return None
+    path = Path(options.video)
+    return path.with_stem(f"{path.stem}_{levels}") if options.levels == "both" else path
+
+
+def _levels_text(env: EnvSettings, trained_on: EnvSettings, levels: str) -> str:
+    if procgen_game(env.name) is None:
+        return ""
+    if levels == "test" and trained_on.num_levels == 0:
+        return f"the whole {env.distribution_mode} distribution, as in training"
+    if levels == "test":
+        return f"unseen (the whole {env.distribution_mode} distribution)"
+    return f"training ({env.num_levels or 'all'} from {env.start_level}, {env.distribution_mode})"

@@ -1,0 +1,1 @@
+"""What processes share: collectives over ranks, parameters in shared memory."""

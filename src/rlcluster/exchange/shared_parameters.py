@@ -1,0 +1,84 @@
+"""Parameters that several processes use without a lock: IMPALA's, which one learner writes and actors read, and A3C's,
+which all workers change.
+
+SharedParameters are two copies and two numbers. The learner says which version it begins, writes it into copy (version
+mod 2), and then announces it. An actor takes the announced copy and looks again: if a version two further on has been
+begun meanwhile, its copy was being overwritten, and it takes the new one. So nobody waits for anybody, and nobody acts
+with half of one version and half of another. This relies on processors that show stores in their order (x86).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rlcluster.system.shared_memory import SharedFile, map_file, whole_lines
+
+HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
+REMEDY = "make it larger (that of a container: --shm-size), or use --mode sequential"
+
+
+def parameters_file(size: int) -> SharedFile:
+    """For `size` parameters."""
+    return SharedFile(_num_bytes(size), REMEDY)
+
+
+class SharedParameters:
+    """One process's view of them."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        memory = map_file(path, _num_bytes(size))
+        header = memory[:HEADER_BYTES].view(torch.int64)
+        self._begun, self._announced = header[:1], header[1:2]
+        self._copies = memory[HEADER_BYTES:].view(torch.float32).view(2, size)
+
+    @property
+    def version(self) -> int:
+        """The newest whole one; 0 before the first."""
+        return int(self._announced)
+
+    def publish(self, parameters: Tensor, version: int) -> None:
+        """The learner's next version, one more than the last (or any number, before an actor takes one)."""
+        self._begun.fill_(version)
+        self._copies[version % 2].copy_(parameters)
+        self._announced.fill_(version)
+
+    def take(self, parameters: Tensor, version: int | None = None) -> int:
+        """Copies a version into `parameters`, the newest if none is named; returns its number. A named one must be the
+        newest or the one before it, and stay so meanwhile.
+        """
+        while True:
+            taken = self.version if version is None else version
+            parameters.copy_(self._copies[taken % 2])
+            if int(self._begun) < taken + 2:
+                return taken
+            if version is not None:
+                raise ValueError(f"version {version} is gone: {int(self._begun)} has been begun")
+
+
+class SharedTraining:
+    """The parameters and RMSProp's statistics that the workers of A3C change together, and who has made how many steps.
+
+    Steps are neither locked nor atomic (Hogwild, arXiv 1106.5730): two at once may lose part of one.
+    """
+
+    def __init__(self, path: Path, size: int, num_workers: int) -> None:
+        header = _steps_bytes(num_workers)
+        memory = map_file(path, _num_bytes(size, header))
+        self.steps = memory[:header].view(torch.int64)[:num_workers]  # of each worker
+        self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
+
+
+def training_file(size: int, num_workers: int) -> SharedFile:
+    return SharedFile(_num_bytes(size, _steps_bytes(num_workers)), REMEDY)
+
+
+def _steps_bytes(num_workers: int) -> int:
+    return whole_lines(num_workers * torch.int64.itemsize)
+
+
+def _num_bytes(size: int, header: int = HEADER_BYTES) -> int:
+    """Of two tensors of this size and what stands before them."""
+    return header + 2 * size * torch.float32.itemsize

@@ -1,0 +1,1 @@
+"""Many runs: suites, scaling, and the check of a machine."""

@@ -1,0 +1,61 @@
+"""`rlcluster` as another process: started, watched and, on a signal, stopped once, so that it can save."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rlcluster.system.console import say
+from rlcluster.system.signals import StopRequest
+
+POLL_SECONDS = 0.2
+ERROR_PREFIX = "rlcluster: error: "
+
+
+def rlcluster_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "rlcluster", *arguments]
+
+
+def run_to_its_end(
+    command: list[str], stop: StopRequest, log: Path | None = None, on_poll: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
+    """Exit code and stderr; stdout is added to `log`. The process has a group of its own: a Ctrl-C reaches it through
+    us only, and only once, for a second signal would keep it from saving.
+    """
+    with contextlib.ExitStack() as files:
+        stdout = subprocess.DEVNULL if log is None else files.enter_context(log.open("ab"))
+        process = files.enter_context(
+            subprocess.Popen(
+                command, stdout=stdout, stderr=subprocess.PIPE, text=True, errors="replace", process_group=0
+            )
+        )
+        is_stop_passed_on = False
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, errors = process.communicate(timeout=POLL_SECONDS)
+                return process.returncode, errors
+            on_poll()
+            if stop.signal_number is not None and not is_stop_passed_on:
+                is_stop_passed_on = True
+                process.send_signal(stop.signal_number)
+                say("\nstopping this run, then writing the results", stream=sys.stderr)
+
+
+def failure_text(exit_code: int, errors: str) -> str:
+    """Why a command has failed, in one line."""
+    if ERROR_PREFIX in errors:
+        return error_line(errors)
+    cause = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    last = error_line(errors)
+    return f"{cause}; it last said: {last}" if last else cause
+
+
+def error_line(errors: str) -> str:
+    """What a failed run has to say, in one line: its error message; of a traceback in it, the last line."""
+    message = errors.partition(ERROR_PREFIX)[2] or errors
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))

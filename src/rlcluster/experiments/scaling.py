@@ -1,0 +1,228 @@
+"""`rlcluster scale`: how the speed grows with the workers. Trains with each world size in turn, each run a process.
+
+Repeats are interleaved: the world sizes alternate inside a repeat, in reverse order in every second one, so that a
+machine that becomes slower or faster meanwhile does not favour one of them. World size 1 is mode parallel too: only
+the number differs. The smallest world size is the base of the speed-ups (`scaling_statistics`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rlcluster import environments
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.scaling_output import table_text, write_plots, write_runs, write_summary
+from rlcluster.experiments.scaling_statistics import RunRow, State, medians, summarise
+from rlcluster.networks import policy
+from rlcluster.runs.reader import METRICS_FILE, read_metrics
+from rlcluster.runs.status import make_folders, refuse_occupied
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import BUDGETS, LEADS_WORKERS, USES_MINIBATCHES, Settings
+from rlcluster.system import machine
+from rlcluster.system.atomic_file import write_atomically
+from rlcluster.system.console import clock_text, counted, say
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.signals import StopRequest
+
+MODE = "parallel"
+DEFAULT_UPDATES = 30
+
+# Flags of training that this command decides itself, and what to use instead.
+DECIDED_HERE = {
+    "parallel.num_workers": "--world-sizes gives the workers",
+    "parallel.num_envs_per_worker": "--scaling weak makes --num-envs the environments of each worker",
+    "output.checkpoint_dir": "each run keeps its checkpoints in its own directory",
+    "output.log_dir": "each run keeps its log in its own directory",
+}
+
+
+class ScaleRequest(NamedTuple):
+    """What the command line asks for. `flags` maps "section.name" to a value, `flag_names` to the flag's name."""
+
+    algorithm: str | None
+    config: str | None
+    flags: Mapping[str, str]
+    flag_names: Mapping[str, str]
+    world_sizes: tuple[int, ...]
+    scalings: tuple[str, ...]
+    repeats: int
+    warmup_iters: int
+    output_dir: Path
+
+
+class Case(NamedTuple):
+    """One world size under one kind of scaling: what its runs have in common."""
+
+    scaling: str
+    world_size: int
+    settings: Settings
+    arguments: list[str]  # of `rlcluster`, less the output directory
+
+
+def scale_command(request: ScaleRequest) -> int:
+    """Measures, writes and prints; 0 if every run has finished."""
+    cases = plan(request)
+    settings = cases[0].settings
+    workers_that_fit = max(1, machine.default_workers() // (settings.hardware.num_threads or 1))
+    make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
+    with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
+        rows = _run_all(request, cases, stop)
+        summary = summarise(rows, workers_that_fit)
+        write_summary(request.output_dir, summary, _facts(request, settings, workers_that_fit))
+        write_plots(request.output_dir, summary, workers_that_fit)
+    say("\n" + table_text(summary, rows, settings, workers_that_fit))
+    say(f"Results saved to: {request.output_dir}")
+    if stop.signal_number is not None:
+        return 128 + stop.signal_number
+    return EXIT_RUN_FAILED if any(row.state == "failed" for row in rows) else 0
+
+
+def plan(request: ScaleRequest) -> list[Case]:
+    """The cases, smallest world size first; raises a UserError for whatever can be refused before the first run."""
+    flags = _common_flags(request)
+    base = load_settings(request.algorithm, MODE, request.config, flags)
+    if base.algorithm in LEADS_WORKERS:
+        raise UserError(f"scale {base.algorithm}: its workers are not equal ranks; scale ppo or a2c")
+    if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
+        flags["hardware.num_threads"] = "1"
+    _refuse_too_many_workers(request, base.env.num_envs)
+    cases = [
+        _case(request, flags, base, scaling, world_size)
+        for scaling in request.scalings
+        for world_size in sorted(set(request.world_sizes))
+    ]
+    for case in cases:
+        _refuse_too_short(request, case.settings)
+    _refuse_what_training_would(base)
+    refuse_occupied(request.output_dir, "choose another --output-dir")
+    return cases
+
+
+def _common_flags(request: ScaleRequest) -> dict[str, str]:
+    """The user's flags, less what a file may say about things that are decided here."""
+    for key, reason in DECIDED_HERE.items():
+        if key in request.flags:
+            raise UserError(f"{key}={request.flags[key]}: {reason}; leave it out")
+    flags = {**request.flags, **dict.fromkeys(DECIDED_HERE, "null")}
+    if not any(f"training.{budget}" in flags for budget in BUDGETS):
+        flags["training.total_updates"] = str(DEFAULT_UPDATES)
+    return flags
+
+
+def _refuse_too_many_workers(request: ScaleRequest, num_envs: int) -> None:
+    largest = max(request.world_sizes)
+    if "strong" in request.scalings and largest > num_envs:
+        raise UserError(
+            f"--world-sizes {largest}: strong scaling shares env.num_envs={num_envs} environments, at least one for "
+            f"each worker; use at most {num_envs} workers, or --num-envs {largest} or more"
+        )
+
+
+def _case(request: ScaleRequest, common: Mapping[str, str], base: Settings, scaling: str, world_size: int) -> Case:
+    """Under weak scaling the environments grow with the workers, and, unless the user has chosen, the minibatches with
+    them: else the number of exchanges in an update would grow too.
+    """
+    num_envs = base.env.num_envs * (world_size if scaling == "weak" else 1)
+    flags = {**common, "parallel.num_workers": str(world_size), "env.num_envs": str(num_envs)}
+    is_batch_chosen = base.training.batch_size is not None or base.training.n_minibatches is not None
+    if scaling == "weak" and USES_MINIBATCHES[base.algorithm] and not is_batch_chosen:
+        flags["training.n_minibatches"] = str(base.num_minibatches)
+    settings = load_settings(request.algorithm, MODE, request.config, flags)
+    arguments = ["train", settings.algorithm, "--mode", MODE]
+    if request.config is not None:
+        arguments += ["--config", request.config]
+    arguments += [f"{request.flag_names[key]}={value}" for key, value in flags.items()]
+    return Case(scaling, world_size, settings, arguments)
+
+
+def _refuse_too_short(request: ScaleRequest, settings: Settings) -> None:
+    training = settings.training
+    updates = training.total_updates or math.inf
+    if training.total_timesteps is not None:
+        updates = min(updates, math.ceil(training.total_timesteps / settings.rollout_size))
+    if request.warmup_iters >= updates:
+        raise UserError(
+            f"--warmup-iters {request.warmup_iters}: a run of {settings.num_workers} workers has {updates} updates, "
+            f"none is left to measure; use fewer, or --total-updates {request.warmup_iters + 1} or more"
+        )
+
+
+def _refuse_what_training_would(settings: Settings) -> None:
+    spec = environments.describe(settings.env)
+    network = policy.choose_network(settings.policy, spec)
+    policy.choose_kernels(settings.hardware.kernels, network, spec)
+
+
+def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) -> list[RunRow]:
+    """The rows so far are on disk after each run."""
+    rows: list[RunRow] = []
+    order = schedule(cases, request.repeats)
+    start = time.perf_counter()
+    for case, repeat in order:
+        if stop.requested:
+            break
+        kind = f" ({case.scaling})" if len(request.scalings) > 1 else ""
+        workers = counted(case.world_size, "worker")
+        say(f"run {len(rows) + 1} of {len(order)}: {workers}{kind}, repeat {repeat} ...", end=" ")
+        rows.append(_run(request, case, repeat, stop))
+        seconds = (time.perf_counter() - start) / len(rows) * (len(order) - len(rows))
+        say(_outcome_text(rows[-1]) + ("" if stop.requested else f", ETA {clock_text(seconds)}"))
+        write_runs(request.output_dir, rows)
+    return rows
+
+
+def schedule(cases: Sequence[Case], repeats: int) -> list[tuple[Case, int]]:
+    """Every case once in each repeat, backwards in the second, the fourth, ..."""
+    return [
+        (case, repeat) for repeat in range(1, repeats + 1) for case in (cases if repeat % 2 else tuple(reversed(cases)))
+    ]
+
+
+def _outcome_text(row: RunRow) -> str:
+    return f"{row.fps:.0f} fps" if row.state == "finished" else f"{row.state}: {row.error}"
+
+
+def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> RunRow:
+    name = f"{case.scaling}_workers_{case.world_size}_repeat_{repeat}"
+    run, log = request.output_dir / "runs" / name, request.output_dir / "logs" / f"{name}.jsonl"
+    exit_code, errors = run_to_its_end(training_command(case, run), stop)
+    metrics = run / "logs" / case.settings.log_name / METRICS_FILE
+    if metrics.exists():
+        write_atomically(log, metrics.read_bytes())
+    records = read_metrics(log)
+    measured = medians(records, request.warmup_iters)
+    state, error = _state(exit_code, errors, measured.fps is not None, stop)
+    if state == "failed" and errors:
+        write_atomically(log.with_suffix(".stderr"), errors.encode())
+    steps = records[-1]["steps_global"] if records else 0
+    return RunRow(case.scaling, case.world_size, repeat, case.settings.env.num_envs, state, steps, *measured, error)
+
+
+def training_command(case: Case, run: Path) -> list[str]:
+    return rlcluster_command(*case.arguments, "--output-dir", str(run))
+
+
+def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) -> tuple[State, str | None]:
+    if exit_code == 0 and is_measured:
+        return "finished", None
+    if stop.signal_number is not None:
+        return "stopped", "by a signal"
+    if exit_code == 0:
+        return "failed", "no update is left after the warm-up; use a larger budget or fewer --warmup-iters"
+    return "failed", failure_text(exit_code, errors)
+
+
+def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> dict[str, object]:
+    return {
+        "world_sizes": sorted(set(request.world_sizes)),
+        "scalings": request.scalings,
+        "repeats": request.repeats,
+        "warmup_iters": request.warmup_iters,
+        "workers_that_fit": workers_that_fit,
+        "settings": settings.to_dict(),
+        "machine": machine.facts(machine.num_threads(settings.hardware.num_threads)),
+    }

@@ -1,0 +1,330 @@
+"""`rlcluster suite FILE.yaml`: trains and evaluates every cell of a plan as a run of its own, and ends in one report.
+
+OUTPUT/cells/NAME.yaml   the settings of a cell: `rlcluster train --config` runs it by hand
+OUTPUT/runs/NAME/        its run directory, with evaluation.json and play_*.mp4
+OUTPUT/logs/NAME.log     what its processes have printed
+OUTPUT/suite.json        how each cell ended, and where the time went
+OUTPUT/comparison.*      the report: html, png, txt, json
+
+Whatever is finished is skipped, so the same command goes on after an interruption, and a failed cell is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.suite_plan import Cell, Suite, read_suite
+from rlcluster.reports.compare import Outputs, write
+from rlcluster.reports.comparison import Options, compare
+from rlcluster.reports.comparison_text import score_lines, table_text
+from rlcluster.reports.reference import ranges
+from rlcluster.runs.reader import CLIP_FILES, SUMMARY_FILE, RecordedRun, read_run
+from rlcluster.runs.status import RUNS_FOLDER, acquire_lock, is_being_written, make_folders, read_state
+from rlcluster.settings.games import procgen_game
+from rlcluster.settings.loading import flatten, load_settings, resume_differences
+from rlcluster.settings.schema import CONFIG_FILE, Settings, budgets
+from rlcluster.system.atomic_file import write_atomically, write_json
+from rlcluster.system.console import clock_text, counted, say, warn
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.signals import StopRequest
+
+EVALUATION = "evaluation.json"
+SPEED_SETTINGS = ("parallel.num_workers", "parallel.workers_per_rank", "hardware.num_threads", "hardware.kernels")
+SUITE_FILE = "suite.json"
+LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
+STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # for the plan; measured evaluations replace the second
+
+CellState = Literal["finished", "failed", "stopped"]
+
+
+class Outcome(NamedTuple):
+    """How a cell ended."""
+
+    name: str
+    state: CellState
+    train_seconds: float  # of the process, its start included
+    evaluate_seconds: float
+    error: str | None = None
+
+
+def suite_command(file: Path, output_dir: Path | None) -> int:
+    """0 if every cell has finished."""
+    suite = read_suite(file)
+    folder = output_dir or RUNS_FOLDER / suite.name
+    make_folders(folder, *(folder / name for name in ("cells", "runs", "logs")))
+    lock = acquire_lock(folder)
+    try:
+        _refuse_other_runs(folder, suite.cells)
+        with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
+            return _SuiteRun(suite, folder, stop).run()
+    finally:
+        os.close(lock)
+
+
+class _SuiteRun:
+    """One pass over the cells."""
+
+    def __init__(self, suite: Suite, folder: Path, stop: StopRequest) -> None:
+        self._suite, self._folder, self._stop = suite, folder, stop
+        self._outcomes: list[Outcome] = []
+        self._outcomes_before = self._read_state()
+        self._heading = ""
+        self._start = time.perf_counter()
+
+    def run(self) -> int:
+        pending = [cell for cell in self._suite.cells if not self._is_done(cell)]
+        self._say_plan(pending)
+        for number, cell in enumerate(pending, 1):
+            if self._stop.requested:
+                break
+            self._heading = f"cell {number} of {len(pending)}: {cell.name} ... "
+            say(self._heading, end="")
+            outcome = self._try_cell(cell)
+            self._outcomes.append(outcome)
+            say(self._outcome_text(cell, outcome, pending[number:]))
+            self._write_state()
+        failed = [outcome for outcome in self._outcomes if outcome.state == "failed"]
+        self._report(failed)
+        self._say_times()
+        if self._stop.signal_number is not None:
+            say(f"stopped by a signal; to go on: rlcluster suite {self._suite.file} --output-dir {self._folder}")
+            return 128 + self._stop.signal_number
+        return EXIT_RUN_FAILED if failed else 0
+
+    def _is_done(self, cell: Cell) -> bool:
+        return self._is_trained(cell) and self._is_evaluated(cell)
+
+    def _is_trained(self, cell: Cell) -> bool:
+        state = read_state(self._path(cell))
+        return state is not None and state.state == "finished"
+
+    def _is_evaluated(self, cell: Cell) -> bool:
+        """As the plan asks for it: so many episodes, with a clip if it wants one."""
+        plan, path = self._suite.plan.evaluation, self._path(cell)
+        if plan.num_episodes == 0:
+            return True
+        try:
+            results = json.loads((path / EVALUATION).read_text())["results"].values()
+        except (OSError, ValueError):
+            return False
+        is_clip_there = not plan.video or any(path.glob(CLIP_FILES))
+        return is_clip_there and all(result["episodes"] == plan.num_episodes for result in results)
+
+    def _path(self, cell: Cell) -> Path:
+        return self._folder / "runs" / cell.name
+
+    def _try_cell(self, cell: Cell) -> Outcome:
+        """A cell whose files cannot be written has failed; the rest goes on."""
+        try:
+            return self._run_cell(cell)
+        except (UserError, OSError) as error:
+            return Outcome(cell.name, "failed", 0.0, 0.0, str(error))
+
+    def _run_cell(self, cell: Cell) -> Outcome:
+        log = self._folder / "logs" / f"{cell.name}.log"
+        train_seconds = evaluate_seconds = 0.0
+        if not self._is_trained(cell):
+            command = self._training_command(cell)
+            train_seconds, error = self._run_command(command, log)
+            if error is not None:
+                return Outcome(cell.name, "stopped" if self._stop.requested else "failed", train_seconds, 0.0, error)
+        if not self._is_evaluated(cell):
+            evaluate_seconds, error = self._run_command(self._evaluation_command(cell), log)
+            if error is not None:
+                state: CellState = "stopped" if self._stop.requested else "failed"
+                return Outcome(cell.name, state, train_seconds, evaluate_seconds, error)
+        return Outcome(cell.name, "finished", train_seconds, evaluate_seconds)
+
+    def _run_command(self, command: list[str], log: Path) -> tuple[float, str | None]:
+        """Its seconds, and what went wrong."""
+        start = time.perf_counter()
+        progress = _Progress(log, self._heading)
+        exit_code, errors = run_to_its_end(command, self._stop, log, progress.show)
+        progress.clear()
+        with log.open("a", encoding="utf-8") as file:
+            file.write(errors)
+        return time.perf_counter() - start, None if exit_code == 0 else failure_text(exit_code, errors)
+
+    def _training_command(self, cell: Cell) -> list[str]:
+        """A run that was stopped goes on; one that has nothing to go on from is put aside, and begun again."""
+        path = self._path(cell)
+        if any(path.glob("checkpoints/*.pt")):
+            return rlcluster_command("train", "--resume", "--output-dir", str(path))
+        if path.exists():
+            aside = next(
+                name for k in range(1, 10**6) if not (name := path.with_name(f"{path.name}.failed-{k}")).exists()
+            )
+            path.rename(aside)
+        file = self._folder / "cells" / f"{cell.name}.yaml"
+        write_atomically(file, cell.settings.to_yaml().encode())
+        return rlcluster_command("train", "--config", str(file), "--output-dir", str(path))
+
+    def _evaluation_command(self, cell: Cell) -> list[str]:
+        plan, path, env = self._suite.plan.evaluation, self._path(cell), cell.settings.env
+        levels = "train" if env.distribution_mode == "exploration" and procgen_game(env.name) else "both"
+        arguments = ["--levels", levels, "--num-episodes", str(plan.num_episodes), "--json", str(path / EVALUATION)]
+        if plan.video:
+            arguments += ["--video", str(path / "play.mp4")]
+        if cell.settings.hardware.num_threads is not None and cell.settings.mode == "sequential":
+            arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
+        return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
+
+    def _say_plan(self, pending: Sequence[Cell]) -> None:
+        plan, cells = self._suite.plan, self._suite.cells
+        say(
+            f"{self._suite.name}: {' '.join(plan.algorithms)} × {' '.join(plan.modes)} × {' '.join(plan.games)} × "
+            f"{counted(len(plan.seeds), 'seed')} = {counted(len(cells), 'cell')}, {len(cells) - len(pending)} done -> "
+            f"{self._folder}"
+        )
+        seconds = self._remaining_seconds(pending)
+        if seconds is None:
+            say("planned wall-clock: known after the first cell, for the budget is in steps")
+        else:
+            say(f"planned wall-clock: {clock_text(seconds)}")
+
+    def _remaining_seconds(self, cells: Sequence[Cell]) -> float | None:
+        """Timed cells take their time; others what those have taken that are done. None where nothing is known."""
+        known_cells = [*self._outcomes_before.values(), *self._outcomes]
+        finished = [outcome for outcome in known_cells if outcome.state == "finished"]
+        evaluations = [outcome.evaluate_seconds for outcome in finished if outcome.evaluate_seconds > 0]
+        evaluation = sum(evaluations) / len(evaluations) if evaluations else EVALUATING_SECONDS
+        evaluation = evaluation if self._suite.plan.evaluation.num_episodes else 0.0
+        trained = {outcome.name: outcome.train_seconds for outcome in finished if outcome.train_seconds > 0}
+        seconds = 0.0
+        for cell in cells:
+            duration = cell.settings.training.duration
+            alike = [value for name, value in trained.items() if name.startswith(cell.settings.run_name)]
+            known = alike or list(trained.values())
+            if duration is None and not known:
+                return None
+            seconds += evaluation + (duration + STARTING_SECONDS if duration else sum(known) / len(known))
+        return seconds
+
+    def _outcome_text(self, cell: Cell, outcome: Outcome, pending: Sequence[Cell]) -> str:
+        if outcome.state != "finished":
+            return f"{outcome.state}: {outcome.error}"
+        summary = json.loads((self._path(cell) / SUMMARY_FILE).read_text())
+        reward = summary["final_reward"]
+        text = f"{summary['average_fps']:,.0f} fps, reward {'-' if reward is None else f'{reward:.2f}'}"
+        remaining = self._remaining_seconds(pending)
+        return text if remaining is None or not pending else f"{text}, ETA {clock_text(remaining)}"
+
+    def _read_state(self) -> dict[str, Outcome]:
+        """How the cells ended in earlier passes."""
+        path = self._folder / SUITE_FILE
+        if not path.exists():
+            return {}
+        return {cell["name"]: Outcome(**cell) for cell in json.loads(path.read_text())["cells"]}
+
+    def _write_state(self) -> None:
+        """Of this pass and, for cells that it has not touched, of those before."""
+        cells = {**self._outcomes_before, **{outcome.name: outcome for outcome in self._outcomes}}
+        listed = [outcome._asdict() for outcome in cells.values()]
+        content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": listed}
+        write_json(self._folder / SUITE_FILE, content)
+
+    def _report(self, failed: Sequence[Outcome]) -> None:
+        runs, missing = self._readable_runs()
+        if not runs:
+            warn("no cell has anything to report")
+            return
+        plan = self._suite.plan
+        options = Options(ranges(plan.score_ranges.items()), with_reference=plan.reference)
+        comparison = compare(runs, [run.path.name for run in runs], options)
+        failures = [f"{outcome.name} failed: {outcome.error}" for outcome in failed]
+        comparison = comparison._replace(warnings=[*failures, *missing, *comparison.warnings])
+        outputs = Outputs.inside(self._folder)
+        note = f"{len(runs)} of {counted(len(self._suite.cells), 'cell')}"
+        write(comparison, outputs, f"Suite {self._suite.name}", note=note)
+        for warning in comparison.warnings:
+            warn(warning)
+        say(table_text(comparison) + "\n" + "\n".join(score_lines(comparison)) + f"\n\nReport: {outputs.page}")
+
+    def _readable_runs(self) -> tuple[list[RecordedRun], list[str]]:
+        runs, missing = [], []
+        for cell in self._suite.cells:
+            try:
+                runs.append(read_run(self._path(cell)))
+            except UserError as error:
+                missing.append(f"not in this report: {error}")
+        return runs, missing
+
+    def _say_times(self) -> None:
+        total = time.perf_counter() - self._start
+        training = sum(outcome.train_seconds for outcome in self._outcomes)
+        evaluation = sum(outcome.evaluate_seconds for outcome in self._outcomes)
+        rest = total - training - evaluation
+        share = f" ({rest / training:.1%} of the training)" if training else ""
+        say(
+            f"Wall-clock: training {clock_text(training)}, evaluation {clock_text(evaluation)}, "
+            f"all else {rest:.1f} s{share}"
+        )
+
+
+class _Progress:
+    """What a cell last said of itself: on a terminal always, elsewhere a line every minute."""
+
+    def __init__(self, log: Path, heading: str) -> None:
+        self._log, self._heading, self._is_live = log, heading, sys.stdout.isatty()
+        self._begin = log.stat().st_size if log.exists() else 0
+        self._shown_at, self._width = time.perf_counter(), 0
+
+    def show(self) -> None:
+        now = time.perf_counter()
+        if now - self._shown_at < (1.0 if self._is_live else LINE_SECONDS):
+            return
+        self._shown_at = now
+        line = self._last_line()
+        if self._is_live:
+            say(f"\r{line.ljust(self._width)}", end="")
+            self._width = len(line)
+        elif line:
+            say(f"\n  {line}", end=" ")
+
+    def clear(self) -> None:
+        if self._width:
+            say("\r" + " " * self._width + "\r" + self._heading, end="")
+
+    def _last_line(self) -> str:
+        with self._log.open("rb") as file:
+            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - 1000))
+            lines = file.read().decode(errors="replace").splitlines()
+        return lines[-1].strip()[: shutil.get_terminal_size().columns - 1] if lines else ""
+
+
+def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
+    """What is there was made with the settings of this plan, or this is the plan of another folder. A cell that has
+    nothing to go on from may still be changed.
+    """
+    for cell in cells:
+        path = folder / "runs" / cell.name
+        if is_being_written(path):
+            raise UserError(f"{path} is being written by another process; wait for it, or end it")
+        if not (path / CONFIG_FILE).is_file() or not any(path.glob("checkpoints/*.pt")):
+            continue
+        differences = _differences(load_settings(file=path / CONFIG_FILE), cell.settings)
+        if differences:
+            raise UserError(
+                f"{path} was made with other settings than the plan's: {'; '.join(differences)}; choose another "
+                "--output-dir"
+            )
+
+
+def _differences(old: Settings, new: Settings) -> list[str]:
+    """All that decides the result, the budget, and whatever else the plan sets that changes the speed."""
+    differences = resume_differences(old, new)
+    if budgets(old) != budgets(new):
+        differences.append(f"budget {budgets(new)} but the run has {budgets(old)}")
+    old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
+    for key in SPEED_SETTINGS:
+        if new_values.get(key) is not None and new_values[key] != old_values.get(key):
+            differences.append(f"{key}={new_values[key]} but the run has {old_values.get(key)}")
+    return differences

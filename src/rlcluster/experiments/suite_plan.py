@@ -1,0 +1,219 @@
+"""The plan of a suite: algorithms × modes × games × seeds under an equal budget, from a YAML file to its cells.
+
+Everything that can be refused is refused here, all problems at once, before the first run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from rlcluster.runs.reader import cores_used
+from rlcluster.settings.games import game_name
+from rlcluster.settings.loading import flatten, hint, load_settings, override, read_file
+from rlcluster.settings.schema import (
+    ALGORITHM_NAMES,
+    BUDGETS,
+    LEADS_WORKERS,
+    MODE_NAMES,
+    AlgorithmName,
+    Count,
+    Duration,
+    ModeName,
+    Natural,
+    Number,
+    Positive,
+    Section,
+    Seed,
+    Settings,
+    is_null,
+)
+from rlcluster.system import machine
+from rlcluster.system.errors import UserError
+
+Overrides = dict[str, dict[str, Any]]  # sections of settings
+
+# Settings that the plan decides in its own places.
+DECIDED_HERE = {
+    "env.name": "games gives the environments",
+    "env.seed": "seeds gives the seeds",
+    **{f"training.{budget}": "budget gives what each cell may spend" for budget in BUDGETS},
+}
+OUTPUT_REASON = "each cell keeps its files in its own directory"
+
+
+class BudgetPlan(Section):
+    """What each cell may spend: one of these."""
+
+    total_timesteps: Count | None = Field(None, description="environment steps")
+    duration: Duration | None = Field(None, description="wall-clock: 0.5 (hours), 90s, 30m, 2h")
+    core_hours: Positive | None = Field(None, description="wall-clock times the cores that the cell keeps")
+
+
+class EvaluationPlan(Section):
+    """How each trained agent is evaluated."""
+
+    num_episodes: Natural = Field(100, description="on training levels and on unseen ones each; 0: no evaluation")
+    video: bool = Field(False, description="a clip of each agent for the report")
+
+
+class SuitePlan(Section):
+    """A suite. Every combination of the four lists is a cell."""
+
+    algorithms: Annotated[tuple[AlgorithmName, ...], Field(min_length=1)] = ("ppo",)
+    modes: Annotated[tuple[ModeName, ...], Field(min_length=1)] = ("parallel",)
+    games: Annotated[tuple[str, ...], Field(min_length=1)] = ("coinrun",)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (1,)
+    budget: BudgetPlan = BudgetPlan()
+    evaluation: EvaluationPlan = EvaluationPlan()
+    settings: Overrides = Field({}, description="settings of all cells, as in a configuration file")
+    algorithm_settings: dict[AlgorithmName, Overrides] = Field({}, description="further ones for an algorithm")
+    mode_settings: dict[ModeName, Overrides] = Field({}, description="further ones for a mode")
+    reference: bool = Field(False, description="show OpenAI's published PPO scores beside these")
+    score_ranges: dict[str, tuple[Number, Number]] = Field({}, description="scores that count as 0 and 1, by game")
+
+
+class Cell(NamedTuple):
+    """One run of the suite."""
+
+    name: str
+    settings: Settings
+
+
+class Suite(NamedTuple):
+    """A plan that can be run."""
+
+    file: Path
+    plan: SuitePlan
+    cells: list[Cell]
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+
+def read_suite(path: Path) -> Suite:
+    """Seeds are the outermost list: after each of them all methods have had one more run."""
+    plan = _validate(path, read_file(path, "suite"))
+    problems = _plan_problems(plan)
+    cells = []
+    for seed in plan.seeds:
+        for game in plan.games:
+            for mode in plan.modes:
+                for algorithm in plan.algorithms:
+                    try:
+                        cells.append(_cell(plan, algorithm, mode, game, seed))
+                    except UserError as error:
+                        problems += [f"{algorithm} {mode}: {line}" for line in _lines(error)]
+    if problems:
+        raise _refusal(path, problems)
+    return Suite(path, plan, cells)
+
+
+def _refusal(path: Path, problems: list[str]) -> UserError:
+    unique = list(dict.fromkeys(problems))
+    heading = f"suite {path}: " + ("" if len(unique) == 1 else f"{len(unique)} problems:\n  ")
+    return UserError(heading + "\n  ".join(unique))
+
+
+def planned_cores(settings: Settings) -> int:
+    """Cores that a cell will keep: its own threads, or what its workers share."""
+    allowed = machine.cores_allowed()
+    if settings.mode == "sequential":
+        ranks, workers = 1, 1
+    elif settings.algorithm in LEADS_WORKERS:
+        if settings.crew_size is None or settings.hardware.num_threads is None:
+            return allowed  # they are measured at the start, and share all cores
+        ranks = settings.num_ranks or 1
+        workers = ranks * settings.crew_size
+    else:
+        ranks = workers = settings.num_ranks or min(machine.default_workers(), settings.env.num_envs)
+    learners = workers if settings.algorithm == "a3c" else ranks
+    facts = {"algorithm": settings.algorithm, "mode": settings.mode, "world_size": ranks, "num_workers": workers}
+    num_threads = machine.num_threads(settings.hardware.num_threads, learners)
+    return cores_used({**facts, "num_threads": num_threads}, allowed)
+
+
+def _problem(location: list[str], error: Any) -> str:
+    if location[-1] == "[key]":  # of the settings of an algorithm or of a mode
+        known: Sequence[str] = ALGORITHM_NAMES if location[0] == "algorithm_settings" else MODE_NAMES
+        return f"{'.'.join(location[:-1])}: unknown{hint(location[:-1], known)}"
+    name = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        return f"{name}: unknown{hint(location, _keys_of(location[:-1]))}"
+    if error["type"] == "model_type":
+        return f"{name}={error['input']}: should be a block with one or more of {', '.join(_keys_of(location))}"
+    return f"{name}={error['input']}: {error['msg']}"
+
+
+def _keys_of(section: list[str]) -> list[str]:
+    """Of the plan, or of a section of it."""
+    model = SuitePlan.model_fields[section[0]].annotation if section else SuitePlan
+    assert model is not None
+    return list(model.model_fields)
+
+
+def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
+    listed = ("algorithms", "modes", "games", "seeds")
+    given = {key: value for key, value in data.items() if not is_null(value)}
+    given = {key: [value] if key in listed and isinstance(value, str) else value for key, value in given.items()}
+    try:
+        return SuitePlan.model_validate(given)
+    except ValidationError as error:
+        errors = {tuple(map(str, item["loc"])): item for item in error.errors()}
+        # A list without its wrong values may be too short: that follows from them.
+        causes = [where for where in errors if not any(other[:-1] == where for other in errors)]
+        raise _refusal(path, [_problem(list(where), errors[where]) for where in causes]) from None
+
+
+def _plan_problems(plan: SuitePlan) -> list[str]:
+    problems = []
+    given = [name for name, value in plan.budget if value is not None]
+    if len(given) != 1:
+        choices = ", ".join(BudgetPlan.model_fields)
+        problems.append(f"budget: give one of {choices}; it has {' and '.join(given) or 'none'}")
+    for name in ("algorithms", "modes", "games", "seeds"):
+        values = getattr(plan, name)
+        keys = [game_name(value) for value in values] if name == "games" else list(values)
+        twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
+        if twice:
+            problems.append(f"{name}: {', '.join(twice)} stands there twice")
+    layers = {"settings": plan.settings}
+    layers |= {f"algorithm_settings.{name}": sections for name, sections in plan.algorithm_settings.items()}
+    layers |= {f"mode_settings.{name}": sections for name, sections in plan.mode_settings.items()}
+    for layer, sections in layers.items():
+        decided = [key for key in flatten(sections) if key in DECIDED_HERE or key.startswith("output.")]
+        problems += [f"{layer}.{key}: {DECIDED_HERE.get(key, OUTPUT_REASON)}; leave it out" for key in decided]
+    for game, (low, high) in plan.score_ranges.items():
+        if low >= high:
+            problems.append(f"score_ranges.{game}=[{low:g}, {high:g}]: the first should be below the second")
+    return problems
+
+
+def _cell(plan: SuitePlan, algorithm: AlgorithmName, mode: ModeName, game: str, seed: int) -> Cell:
+    base = override(plan.settings, plan.algorithm_settings.get(algorithm, {}))
+    base = override(base, plan.mode_settings.get(mode, {}))
+    flags = {"env.name": game, "env.seed": str(seed), **dict(_budget_flags(plan.budget))}
+    settings = load_settings(algorithm, mode, flags=flags, base=base)
+    if plan.budget.core_hours is not None:
+        seconds = plan.budget.core_hours * 3600 / planned_cores(settings)
+        settings = load_settings(algorithm, mode, flags={**flags, "training.duration": f"{seconds}s"}, base=base)
+    place = re.sub(r"[^\w.-]+", "-", game_name(game))
+    return Cell(f"{settings.run_name}_{place}_seed{seed}", settings)
+
+
+def _budget_flags(budget: BudgetPlan) -> Iterator[tuple[str, str]]:
+    if budget.total_timesteps is not None:
+        yield "training.total_timesteps", str(budget.total_timesteps)
+    if budget.duration is not None:
+        yield "training.duration", f"{budget.duration}s"
+
+
+def _lines(error: UserError) -> list[str]:
+    """The problems of a cell, without the heading that counts them."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return lines[1:] if len(lines) > 1 else lines

@@ -1,0 +1,1 @@
+"""From a rollout to a step of the optimizer: actor, targets, losses, learner."""

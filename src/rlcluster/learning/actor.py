@@ -1,0 +1,191 @@
+"""Actor: environments + policy -> Rollout and finished episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlcluster import environments
+from rlcluster.environments.interface import Step, VectorEnvironment
+from rlcluster.environments.randomness import Purpose, generator
+from rlcluster.exchange.ranks import Ranks, to_tensor
+from rlcluster.learning.rollout import Rollout, RolloutShape
+from rlcluster.networks.policy import ActorCritic, sample_actions
+from rlcluster.settings.schema import CORRECTS_LAG, Settings
+
+
+class ActorState(NamedTuple):
+    """What continues each environment exactly where it is."""
+
+    simulators: list[bytes] | None  # None if they cannot tell
+    episode_rewards: NDArray[np.float64]  # [N] of the episode under way
+    episode_lengths: NDArray[np.int64]  # [N]
+    rollouts: NDArray[np.int64]  # [N] begun so far: the place in the stream of the actions' noise
+
+    def of(self, envs: range, all_envs: range) -> ActorState:
+        """The part of some of its environments."""
+        places = slice(envs.start - all_envs.start, envs.stop - all_envs.start)
+        return ActorState(
+            None if self.simulators is None else self.simulators[places],
+            self.episode_rewards[places],
+            self.episode_lengths[places],
+            self.rollouts[places],
+        )
+
+
+def join(states: Sequence[ActorState]) -> ActorState:
+    """The states of several actors as one, in their order."""
+    simulators = [state.simulators for state in states]
+    return ActorState(
+        None if None in simulators else [one for own in simulators for one in own or []],
+        np.concatenate([state.episode_rewards for state in states]),
+        np.concatenate([state.episode_lengths for state in states]),
+        np.concatenate([state.rollouts for state in states]),
+    )
+
+
+def gather(state: ActorState, ranks: Ranks) -> dict[str, Any]:
+    """The states of all ranks as a part of a checkpoint; no simulators where some cannot tell."""
+    cannot_tell = ranks.any(state.simulators is None)
+    simulators = None if cannot_tell else [to_tensor(part) for part in ranks.gather_bytes(state.simulators or [])]
+    columns = {name: getattr(state, name) for name in ActorState._fields[1:]}
+    return {
+        "simulators": simulators,
+        **{name: ranks.gather_rows(torch.from_numpy(column.copy())) for name, column in columns.items()},
+    }
+
+
+def share(content: dict[str, Any], envs: range) -> ActorState:
+    """The part of a checkpoint that belongs to these environments."""
+    simulators = content["simulators"]
+    return ActorState(
+        None if simulators is None else [simulators[i].numpy().tobytes() for i in envs],
+        *(content[name].numpy()[envs.start : envs.stop] for name in ActorState._fields[1:]),
+    )
+
+
+def make_actor(settings: Settings, envs: range, restored: ActorState | None, num_threads: int = 1) -> Actor:
+    """An actor for these environments of a run, which goes on from `restored`: where the simulators could not tell
+    their state, with other episodes than those at the beginning.
+    """
+    cannot_tell = restored is not None and restored.simulators is None
+    position = int(restored.rollouts.max()) if restored is not None and cannot_tell else 0
+    vector = environments.make(settings.env, envs, position=position, num_threads=num_threads)
+    actor = Actor(vector, settings.training.n_steps, settings.env.seed, settings.algorithm not in CORRECTS_LAG)
+    if restored is not None:
+        actor.restore(restored)
+    return actor
+
+
+class Actor:
+    """Plays environments, all in one batch per step."""
+
+    def __init__(self, environments: VectorEnvironment, n_steps: int, seed: int, values_end: bool = True) -> None:
+        """Without `values_end`, the value of the state in which a rollout ends is left to the learner."""
+        self.environments, self._values_end = environments, values_end
+        self._seed = seed
+        self._shape = RolloutShape(n_steps, environments.num_envs, environments.spec)
+        self._own: Rollout | None = None
+        self._episode_rewards = np.zeros(environments.num_envs)
+        self._episode_lengths = np.zeros(environments.num_envs, np.int64)
+        self._rollouts = np.zeros(environments.num_envs, np.int64)
+        self._finished: list[tuple[float, ...]] = []
+
+    @torch.inference_mode()
+    def collect(
+        self,
+        policy: ActorCritic,
+        version: int,
+        is_over: Callable[[int], bool] | None = None,
+        into: Rollout | None = None,
+    ) -> Rollout:
+        """The next rollout, by a policy that has seen `version` updates, cut short if `is_over` says so after a step.
+        It is written `into` the given one, or into one of its own, which the next call overwrites.
+        """
+        rollout = into or self._own_rollout()
+        rollout.envs.copy_(torch.tensor(self.environments.indices))
+        rollout.versions.fill_(version)
+        noise = self._action_noise()
+        self._rollouts += 1
+        terminated = torch.zeros_like(rollout.dones)  # [T, N]
+        final_observations: dict[tuple[int, int], Any] = {}
+        for t in range(rollout.n_steps):
+            rollout.observations[t] = torch.from_numpy(self.environments.observations)
+            logits, rollout.values[t] = policy(rollout.observations[t])
+            actions = sample_actions(logits, noise[t])
+            log_probs = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            rollout.actions[t], rollout.log_probs[t] = actions, log_probs
+            step = self.environments.step(actions.numpy())
+            rollout.rewards[t] = torch.from_numpy(step.rewards)
+            terminated[t] = torch.from_numpy(step.terminated)
+            rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
+            self._count_episodes(t, step)
+            final_observations.update({(t, k): last for k, last in step.final_observations.items()})
+            if is_over is not None and is_over(t + 1):
+                rollout, terminated = rollout.first(t + 1), terminated[: t + 1]
+                break
+        self._set_next_values(rollout, policy, terminated, final_observations)
+        return rollout
+
+    def _own_rollout(self) -> Rollout:
+        if self._own is None:
+            with torch.inference_mode(False):  # the learner's gradients pass through it
+                self._own = Rollout.allocate(*self._shape)
+        return self._own
+
+    def finished_episodes(self) -> Tensor:
+        """[K, 4] step, environment, reward and length of each episode that finished since the last call."""
+        episodes = torch.tensor(self._finished, dtype=torch.float64).reshape(-1, 4)
+        self._finished.clear()
+        return episodes
+
+    def state(self) -> ActorState:
+        return ActorState(
+            self.environments.save(), self._episode_rewards.copy(), self._episode_lengths.copy(), self._rollouts.copy()
+        )
+
+    def restore(self, state: ActorState) -> None:
+        """Goes on from a state of its environments. Those that could not tell theirs begin new episodes."""
+        self._rollouts[:] = state.rollouts
+        if state.simulators is not None:
+            self.environments.restore(state.simulators)
+            self._episode_rewards[:] = state.episode_rewards
+            self._episode_lengths[:] = state.episode_lengths
+
+    def _action_noise(self) -> Tensor:
+        """[T, N] uniform in [0, 1): environment i's depend on the seed, i and the number of its rollouts alone."""
+        places = zip(self.environments.indices, self._rollouts.tolist(), strict=True)
+        streams = (generator(self._seed, Purpose.ACTIONS, i, rollouts) for i, rollouts in places)
+        columns = [stream.random(self._shape.n_steps) for stream in streams]
+        return torch.from_numpy(np.stack(columns, 1))
+
+    def _count_episodes(self, t: int, step: Step) -> None:
+        self._episode_rewards += step.rewards
+        self._episode_lengths += 1
+        for k in np.flatnonzero(step.terminated | step.truncated).tolist():
+            reward, length = float(self._episode_rewards[k]), float(self._episode_lengths[k])
+            self._finished.append((float(t), float(self.environments.indices[k]), reward, length))
+            self._episode_rewards[k] = 0.0
+            self._episode_lengths[k] = 0
+
+    def _set_next_values(
+        self,
+        rollout: Rollout,
+        policy: ActorCritic,
+        terminated: Tensor,
+        final_observations: dict[tuple[int, int], Any],
+    ) -> None:
+        """V of the state after each step: 0 where the episode terminated, of the true last state where truncated."""
+        rollout.next_values[:-1] = rollout.values[1:]
+        rollout.last_observations.copy_(torch.from_numpy(self.environments.observations))
+        rollout.next_values[-1] = policy(rollout.last_observations).values if self._values_end else torch.nan
+        rollout.next_values[terminated] = 0.0
+        if final_observations:
+            last = torch.from_numpy(np.stack(list(final_observations.values())))
+            steps, envs = zip(*final_observations, strict=True)
+            rollout.next_values[list(steps), list(envs)] = policy(last).values

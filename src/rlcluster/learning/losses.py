@@ -1,0 +1,78 @@
+"""The losses of PPO and A2C. Each returns sums over its samples: the caller divides by the global count,
+so that cutting a minibatch into chunks, or dealing it to ranks, changes nothing but rounding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlcluster.networks.policy import PolicyOutput
+from rlcluster.settings.schema import TrainingSettings
+
+
+class Samples(NamedTuple):
+    """What a rollout says about each of B samples."""
+
+    actions: Tensor  # [B] int64
+    log_probs: Tensor  # [B] of the actions, when they were taken
+    values: Tensor  # [B] when the actions were taken
+    advantages: Tensor  # [B]
+    returns: Tensor  # [B]
+
+
+class LossSums(NamedTuple):
+    """Sums over samples."""
+
+    loss: Tensor  # what is minimised
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor  # sum of (r - 1) - log r, an unbiased estimate of KL(old || new) that is never negative
+    clip_frac: Tensor  # number of samples whose ratio lies outside the clip range
+
+
+def ppo_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
+    """PPO (arXiv 1707.06347, equations 7 and 9), with the value clipped in the same manner if asked for:
+
+    policy: -min(r A, clip(r, 1 - eps, 1 + eps) A),   r = pi(a) / pi_old(a)
+    value:  1/2 max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)
+    """
+    log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
+    log_ratio = log_probs - samples.log_probs
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - training.clip_range, 1 + training.clip_range)
+    policy_loss = -torch.min(ratio * samples.advantages, clipped * samples.advantages)
+    value_error = (output.values - samples.returns).square()
+    if training.clip_value_range is not None:
+        change = (output.values - samples.values).clamp(-training.clip_value_range, training.clip_value_range)
+        value_error = torch.max(value_error, (samples.values + change - samples.returns).square())
+    return _sums(policy_loss, 0.5 * value_error, entropy, log_ratio, training)
+
+
+def a2c_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
+    """Advantage actor-critic (arXiv 1602.01783): -A log pi(a) and 1/2 (V - R)^2."""
+    log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
+    policy_loss = -samples.advantages * log_probs
+    value_error = (output.values - samples.returns).square()
+    return _sums(policy_loss, 0.5 * value_error, entropy, log_probs - samples.log_probs, training)
+
+
+def _log_probs_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    log_distribution = torch.log_softmax(logits, -1)
+    log_probs = log_distribution.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    return log_probs, -(log_distribution.exp() * log_distribution).sum(-1)
+
+
+def _sums(
+    policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, log_ratio: Tensor, training: TrainingSettings
+) -> LossSums:
+    policy_sum, value_sum, entropy_sum = policy_loss.sum(), value_loss.sum(), entropy.sum()
+    with torch.no_grad():
+        ratio = log_ratio.exp()
+        approx_kl = ((ratio - 1) - log_ratio).sum()
+        clip_frac = ((ratio - 1).abs() > training.clip_range).sum()
+    loss = policy_sum + training.value_coefficient * value_sum - training.entropy_coefficient * entropy_sum
+    return LossSums(loss, policy_sum, value_sum, entropy_sum, approx_kl, clip_frac)

@@ -1,0 +1,69 @@
+"""Rewards divided by the running standard deviation of the discounted return, as train-procgen does.
+
+The statistics are (count, sum, sum of squares), so those of many ranks merge by addition: once per rollout, before
+that rollout's rewards are scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcluster.exchange.ranks import Ranks
+from rlcluster.learning.rollout import Rollout
+
+EPSILON = 1e-8
+
+
+class RewardNormalizer:
+    def __init__(self, env_indices: range, gamma: float, clip: float, ranks: Ranks) -> None:
+        self._env_indices, self._gamma, self._clip, self._ranks = env_indices, gamma, clip, ranks
+        self._returns = torch.zeros(len(env_indices), dtype=torch.float64)  # [N] discounted, of this episode
+        self._moments = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
+        """The scaled rewards [T, N] of each rollout; their own returns are part of the statistics. Of two rollouts of
+        one environment, the later one goes on where the earlier one ended.
+        """
+        own = torch.zeros(3, dtype=torch.float64)
+        for rollout in rollouts:
+            returns = self._discounted_returns(rollout)
+            own += torch.stack([torch.tensor(float(returns.numel())), returns.sum(), returns.square().sum()])
+        self._moments += self._ranks.sum_(own)
+        scale = self.scale()
+        return [(rollout.rewards / scale).clamp(-self._clip, self._clip) for rollout in rollouts]
+
+    def scale(self) -> float:
+        """The standard deviation of all discounted returns so far."""
+        count, total, squares = self._moments.tolist()
+        return float((max(0.0, squares / count - (total / count) ** 2) + EPSILON) ** 0.5)
+
+    def forget_episodes(self) -> None:
+        """The environments begin new episodes: what was kept of the broken-off ones is void."""
+        self._returns.zero_()
+
+    def state(self) -> dict[str, Any]:
+        """Of all ranks."""
+        return {"returns": self._ranks.gather_rows(self._returns.clone()), "moments": self._moments.clone()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes the returns of its own environments."""
+        self.set(state["returns"][list(self._env_indices)], state["moments"])
+
+    def set(self, returns: Tensor, moments: Tensor) -> None:
+        self._returns.copy_(returns)
+        self._moments.copy_(moments)
+
+    def _discounted_returns(self, rollout: Rollout) -> Tensor:
+        places = rollout.envs - self._env_indices.start
+        rewards, running = rollout.rewards.double(), self._returns[places]
+        returns = torch.empty_like(rewards)
+        for t in range(len(rewards)):
+            running = running * self._gamma + rewards[t]
+            returns[t] = running
+            running = running * (~rollout.dones[t])
+        self._returns[places] = running
+        return returns

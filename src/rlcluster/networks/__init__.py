@@ -1,0 +1,1 @@
+"""Observation in, action logits and value out: the policies, and our convolutions behind them."""

@@ -1,0 +1,282 @@
+"""ActorCritic: observation -> action logits and value. Networks: impala, nature (images) and mlp (vectors).
+
+Images stay NHWC bytes up to the first convolution: a permuted view of them is a channels-last tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlcluster.environments.interface import EnvironmentSpec
+from rlcluster.environments.randomness import Purpose, generator
+from rlcluster.networks.kernels import features
+from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
+from rlcluster.settings.schema import KernelsName, PolicySettings
+from rlcluster.system.errors import UserError
+
+
+class PolicyOutput(NamedTuple):
+    logits: Tensor  # [B, A]
+    values: Tensor  # [B]
+
+
+class ActorCritic(nn.Module):
+    """A trunk of features with a policy head and a value head."""
+
+    def __init__(self, spec: EnvironmentSpec, network: str, hidden_sizes: tuple[int, ...] = (64, 64)) -> None:
+        super().__init__()
+        self.network = network
+        if network == "mlp":
+            self.trunk: MlpTrunk | NatureTrunk | ImpalaTrunk = MlpTrunk(math.prod(spec.observation_shape), hidden_sizes)
+            num_features = hidden_sizes[-1]
+        elif network == "impala":
+            self.trunk = ImpalaTrunk(spec.observation_shape)
+            num_features = ImpalaTrunk.num_features
+        else:
+            self.trunk = NatureTrunk(spec.observation_shape)
+            num_features = NatureTrunk.num_features
+        self.policy_head = nn.Linear(num_features, spec.num_actions)
+        self.value_head = nn.Linear(num_features, 1)
+
+    @property
+    def chunk_size(self) -> int:
+        """Samples of one gradient pass: many enough to keep the machine busy, few enough for its caches. Measured."""
+        return self.trunk.chunk_size
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set of our own convolutions, or "torch"."""
+        kernels = self.trunk.kernels if isinstance(self.trunk, ConvolutionalTrunk) else None
+        return "torch" if kernels is None else kernels.instruction_set
+
+    def keep_threads_for_kernels(self, num_threads: int) -> bool:
+        """Our own convolutions have so many threads from now on, however many torch has. False: there are none."""
+        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None:
+            return False
+        self.trunk.kernels.num_threads = num_threads
+        return True
+
+    def forward(self, observations: Tensor) -> PolicyOutput:
+        """[B, H, W, C] bytes, or [B, ...] floats."""
+        policy_features, value_features = self.trunk(observations)
+        return PolicyOutput(self.policy_head(policy_features), self.value_head(value_features).squeeze(-1))
+
+
+class MlpTrunk(nn.Module):
+    """Two towers of tanh layers, one for the policy and one for the value."""
+
+    chunk_size = 4096
+
+    def __init__(self, num_inputs: int, hidden_sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.policy_tower = self._tower(num_inputs, hidden_sizes)
+        self.value_tower = self._tower(num_inputs, hidden_sizes)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = observations.flatten(1).float()
+        if observations.dtype == torch.uint8:
+            inputs.mul_(1 / 255)
+        return self.policy_tower(inputs), self.value_tower(inputs)
+
+    @staticmethod
+    def _tower(num_inputs: int, hidden_sizes: tuple[int, ...]) -> nn.Sequential:
+        sizes = (num_inputs, *hidden_sizes)
+        layers: list[nn.Module] = []
+        for k in range(len(hidden_sizes)):
+            layers += [nn.Linear(sizes[k], sizes[k + 1]), nn.Tanh()]
+        return nn.Sequential(*layers)
+
+
+class ConvolutionalTrunk(nn.Module):
+    """Convolutions, by our own kernels where they can be, and a linear layer."""
+
+    num_features: int
+    torch_chunk_size: int
+    kernels_chunk_size: int  # for pictures of 64x64
+    linear: nn.Linear
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: Trunk | None = None
+        self.must_use_kernels = False
+
+    @property
+    def chunk_size(self) -> int:
+        if self.kernels is None:
+            return self.torch_chunk_size
+        height, width, _ = self.kernels.picture_shape
+        return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = functional.relu_(self.linear(self._convolve(observations)))
+        return hidden, hidden
+
+    def _convolve(self, observations: Tensor) -> Tensor:
+        """[B, channels * height * width] after the last ReLU."""
+        if self.kernels is not None:
+            layers = [layer for layer in self.modules() if isinstance(layer, nn.Conv2d)]
+            problem = features.why_not(self.kernels, observations, layers)
+            if problem is None:
+                return features.features(self.kernels, observations, layers)
+            if self.must_use_kernels:
+                raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
+        return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
+
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class NatureTrunk(ConvolutionalTrunk):
+    """The network of Mnih et al. 2015 (Nature)."""
+
+    num_features = 512
+    torch_chunk_size = 512
+    kernels_chunk_size = 512
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            [nn.Conv2d(shape[2], 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+        )
+        height, width = (_nature_output(side) for side in shape[:2])
+        self.linear = nn.Linear(64 * height * width, self.num_features)
+
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
+        for convolution in self.convolutions:
+            hidden = functional.relu_(convolution(hidden))
+        return hidden
+
+
+class ImpalaTrunk(ConvolutionalTrunk):
+    """The deep residual network of IMPALA (arXiv 1802.01561, figure 3), as Procgen uses it."""
+
+    channels = (16, 32, 32)
+    num_features = 256
+    torch_chunk_size = 64
+    kernels_chunk_size = 256
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        sizes = (shape[2], *self.channels)
+        self.stages = nn.ModuleList(ImpalaStage(sizes[k], sizes[k + 1]) for k in range(len(self.channels)))
+        height, width = (math.ceil(side / 2 ** len(self.channels)) for side in shape[:2])
+        self.linear = nn.Linear(self.channels[-1] * height * width, self.num_features)
+
+    def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
+        for stage in self.stages:
+            hidden = stage(hidden)
+        return functional.relu(hidden)
+
+
+class ImpalaStage(nn.Module):
+    """Convolution, 3x3/2 max-pool, two residual blocks."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(num_inputs, num_outputs, 3, padding=1)
+        self.blocks = nn.ModuleList(ResidualBlock(num_outputs) for _ in range(2))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = functional.max_pool2d(self.convolution(hidden), 3, stride=2, padding=1)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(num_channels, num_channels, 3, padding=1)
+        self.second = nn.Conv2d(num_channels, num_channels, 3, padding=1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        inner = functional.relu_(self.first(functional.relu(hidden)))
+        outer: Tensor = self.second(inner)
+        return outer.add_(hidden)
+
+
+def make_policy(
+    settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName = "auto"
+) -> ActorCritic:
+    """The network that the settings name, with orthogonal parameters drawn from the seed."""
+    policy = ActorCritic(spec, choose_network(settings, spec), settings.hidden_sizes)
+    if isinstance(policy.trunk, ConvolutionalTrunk):
+        policy.trunk.kernels = choose_kernels(kernels, policy.network, spec)
+        policy.trunk.must_use_kernels = kernels == "native"
+    _initialise(policy, seed)
+    return policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
+    """The network's name; raises a UserError where it does not fit the observations."""
+    if settings.network is None:
+        return "impala" if spec.is_image else "mlp"
+    if settings.network != "mlp" and not spec.is_image:
+        raise UserError(
+            f"policy.network={settings.network} needs images, and the observations have shape "
+            f"{list(spec.observation_shape)} and type {spec.observation_dtype}; use mlp"
+        )
+    if settings.network == "nature":
+        _nature_output(min(spec.observation_shape[:2]))
+    return settings.network
+
+
+def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) -> Trunk | None:
+    """Our own convolutions, or None for torch's; raises a UserError where they are demanded and cannot be had."""
+    if kernels == "torch" or (network not in WEIGHT_SHAPES and kernels == "auto"):
+        return None
+    try:
+        if network not in WEIGHT_SHAPES or spec.observation_shape[2] != 3:
+            names = " and ".join(WEIGHT_SHAPES)
+            raise KernelsMissingError(f"they are for the networks {names} on pictures of 3 channels, not for {network}")
+        return Trunk(network, spec.observation_shape[0], spec.observation_shape[1])
+    except KernelsMissingError as error:
+        if kernels == "native":
+            raise UserError(f"hardware.kernels=native: {error}; or use auto") from None
+        return None
+
+
+def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:
+    """[B] actions by inversion: the first whose cumulated probability exceeds the noise [B], uniform in [0, 1)."""
+    cumulated = torch.softmax(logits.double(), -1).cumsum(-1)
+    below = cumulated <= noise.unsqueeze(-1) * cumulated[:, -1:]
+    return below.sum(-1).clamp_(max=logits.shape[-1] - 1)
+
+
+def _to_channels_last(observations: Tensor) -> Tensor:
+    """[B, H, W, C] bytes to [B, C, H, W] floats from 0 to 1, without moving a value."""
+    return observations.permute(0, 3, 1, 2).float().mul_(1 / 255)
+
+
+def _nature_output(side: int) -> int:
+    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+        side = (side - kernel) // stride + 1
+    if side < 1:
+        raise UserError("policy.network=nature needs images of at least 36x36; use impala or mlp")
+    return side
+
+
+@torch.no_grad()
+def _initialise(policy: ActorCritic, seed: int) -> None:
+    """Orthogonal weights, zero biases. Gains: 0.01 policy head, 1 value head, sqrt(2) before ReLU or tanh.
+
+    The convolutions of the impala trunk have gain 1: the variance of train-procgen's Glorot weights, which keeps
+    the sums of its residual blocks from growing.
+    """
+    draws = generator(seed, Purpose.PARAMETERS, 0)
+    torch_draws = torch.Generator().manual_seed(int(draws.integers(0, 2**63 - 1)))
+    for name, module in policy.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            gain = {"policy_head": 0.01, "value_head": 1.0}.get(name, math.sqrt(2))
+            if isinstance(module, nn.Conv2d) and policy.network == "impala":
+                gain = 1.0
+            nn.init.orthogonal_(module.weight, gain, generator=torch_draws)
+            if module.bias is not None:
+                module.bias.zero_()

@@ -1,0 +1,1 @@
+"""One run on disk: its status, log, checkpoints and summary, as its writer and its readers see them."""

@@ -1,0 +1,326 @@
+"""Settings from files and flags, and everything that can be wrong with them, reported at once.
+
+They are layered in this order, the later one wins:
+defaults < defaults of the algorithm < file (YAML or JSON) < command-line flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import ValidationError
+
+from rlcluster.settings.schema import (
+    ALGORITHM_DEFAULTS,
+    ALTERNATIVES,
+    CHANGEABLE_ON_RESUME,
+    OF_ONE_OPTIMIZER,
+    ONLY_OPTIMIZER,
+    USES_MINIBATCHES,
+    Settings,
+    is_null,
+    setting_fields,
+    unread,
+)
+from rlcluster.system import machine
+from rlcluster.system.errors import UserError
+from rlcluster.system.launcher import launched
+
+
+class Problem(NamedTuple):
+    """What is wrong, and which settings take part in it."""
+
+    keys: frozenset[str]
+    message: str
+
+
+def load_settings(
+    algorithm: str | None = None,
+    mode: str | None = None,
+    file: str | Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings of a run. `flags` maps "section.name" to a value; `base` is the run to be resumed.
+
+    Raises a UserError that lists every problem at once.
+    """
+    given = override(dict(base or {}), read_file(file) if file is not None else {})
+    given = override(given, _sections(flags or {}))
+    if algorithm is not None:
+        given["algorithm"] = algorithm
+    if mode is not None:
+        given["mode"] = mode
+    given = {key: {} if is_null(value) else value for key, value in given.items()}
+    chosen = given.get("algorithm", "ppo")
+    data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
+    settings, problems = _validate(data)
+    if settings is not None:
+        settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
+    problems += _unused_settings(given, chosen)
+    wrong = frozenset().union(*(problem.keys for problem in problems))
+    problems += [p for p in _unused_flags(flags or {}, given.get("mode", "sequential")) if not p.keys & wrong]
+    if problems:
+        raise UserError(_list_problems(problems))
+    assert settings is not None
+    return settings
+
+
+def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
+    """A YAML or JSON file as nested dicts; YAML scalars stay text and are converted by declared type. `name` is how an
+    error calls it.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_Loader)
+    except OSError as error:
+        raise UserError(f"{name} {path}: {error.strerror}; give the path of a YAML or JSON file") from None
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{name} {path}: not readable as {path.suffix or 'YAML'}: {reason}") from None
+    if data is None or data == "":
+        return {}
+    if not isinstance(data, dict):
+        raise UserError(f"{name} {path}: should hold settings by name, not a list or a text")
+    return data
+
+
+def resume_differences(old: Settings, new: Settings) -> list[str]:
+    """Settings that a resumed run may not change, with both values."""
+    old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
+    implied = OF_ONE_OPTIMIZER if old.optimizer != new.optimizer else frozenset()
+    return [
+        f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
+        for key in sorted(old_values.keys() | new_values.keys())
+        if key not in CHANGEABLE_ON_RESUME | implied
+        and old_values.get(key) != new_values.get(key)
+        and not (key == "policy.network" and new_values[key] is None)  # null means: choose as before
+    ]
+
+
+def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """The upper source wins; one of a group of alternatives in it replaces the whole group below it, and an optimiser
+    the settings of the others.
+    """
+    given = flatten(upper)
+    replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
+    if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
+        replaced |= OF_ONE_OPTIMIZER.difference(ONLY_OPTIMIZER.get(str(given["training.optimizer"]), ()))
+    return _merge(_without(lower, replaced), upper)
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section. A section that is no section stays as it is, to be reported."""
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = {**below, **value}
+        elif key not in merged or is_null(below) or not isinstance(value, Mapping):
+            merged[key] = value
+    return merged
+
+
+def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    """{"env": {"name": "maze"}} as {"env.name": "maze"}."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{name}": item for name, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+class _Loader(yaml.BaseLoader):
+    """Scalars stay text; a key that stands twice is an error instead of silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """{"env.name": "maze"} as {"env": {"name": "maze"}}."""
+    sections: dict[str, Any] = {}
+    for key, value in flags.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return sections
+
+
+def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
+    """Field by field first; then what settings must satisfy together, as far as the fields are sound."""
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        problems = [_field_problem(item) for item in error.errors()]
+        wrong = frozenset().union(*(problem.keys for problem in problems))
+        try:
+            settings = Settings.model_validate(_without(data, wrong))
+        except ValidationError:
+            return None, problems
+        return None, problems + [p for p in _combination_problems(settings) if not p.keys & wrong]
+    return settings, list(_combination_problems(settings))
+
+
+def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Settings, list[Problem]]:
+    """num_envs_per_worker, where it is in force, becomes num_envs."""
+    each = settings.parallel.num_envs_per_worker
+    if settings.mode == "sequential" or each is None:
+        return settings, list(_combination_problems(settings))
+    if settings.crew_size is None and settings.algorithm == "impala" and settings.mode == "parallel":
+        message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
+        return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
+    place = launched() if settings.mode == "distributed" else None
+    num_workers = settings.num_workers or (place.world_size if place else machine.default_workers())
+    if is_total_given and settings.env.num_envs != num_workers * each:
+        keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
+        product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"
+        message = f"env.num_envs={settings.env.num_envs} is not {product}; leave one of them out"
+        return settings, [Problem(keys, message)]
+    parallel = {"num_workers": num_workers, "num_envs_per_worker": None}
+    settings = settings.model_copy(
+        update={
+            "env": settings.env.model_copy(update={"num_envs": num_workers * each}),
+            "parallel": settings.parallel.model_copy(update=parallel),
+        }
+    )
+    return settings, list(_combination_problems(settings))
+
+
+def _without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
+    """The data less the settings named."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            kept[key] = {name: item for name, item in value.items() if f"{key}.{name}" not in keys}
+        elif key not in keys:
+            kept[key] = value
+    return {key: value for key, value in kept.items() if key not in keys}
+
+
+def _field_problem(error: Any) -> Problem:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location[:2])
+    if error["type"] == "extra_forbidden":
+        return Problem(frozenset({key}), f"{key}: unknown setting{_suggestion(location)}")
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    value = " ".join(str(error["input"]).split())
+    return Problem(frozenset({key}), f"{key}={value}: {message}")
+
+
+def _suggestion(location: list[str]) -> str:
+    everywhere = {field.name: field.key for field in setting_fields()}
+    known = list(Settings.model_fields)
+    if len(location) > 1:
+        known = [field.name for field in setting_fields() if field.section == location[0]]
+    if location[-1] in everywhere:
+        return f"; did you mean {everywhere[location[-1]]}?"
+    return hint(location, known)
+
+
+def hint(location: list[str], known: Sequence[str]) -> str:
+    """How to go on after an unknown name, the last of `location`, where these are known."""
+    close = difflib.get_close_matches(location[-1], known, n=1)
+    if close:
+        return f"; did you mean {'.'.join([*location[:-1], close[0]])}?"
+    return f"; known here: {', '.join(known)}"
+
+
+def _combination_problems(settings: Settings) -> Iterator[Problem]:
+    parallel, training, size = settings.parallel, settings.training, settings.rollout_size
+    if parallel.sync_strategy == "parameters" and parallel.wire_dtype != "float32":
+        yield Problem(
+            frozenset({"parallel.sync_strategy", "parallel.wire_dtype"}),
+            f"parallel.wire_dtype={parallel.wire_dtype} is for gradients, but parallel.sync_strategy=parameters; "
+            "leave one of them out",
+        )
+    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1 and settings.algorithm != "a3c":
+        yield Problem(
+            frozenset({"parallel.sync_strategy", "parallel.sync_updates"}),
+            f"parallel.sync_updates={parallel.sync_updates} needs parallel.sync_strategy=parameters; gradients are "
+            "exchanged at every step of the optimiser",
+        )
+    is_asynchronous = settings.algorithm == "impala" and settings.mode != "sequential"
+    if is_asynchronous and parallel.deterministic and None in (settings.crew_size, settings.hardware.num_threads):
+        name = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
+        yield Problem(
+            frozenset({"parallel.deterministic", f"parallel.{name}", "hardware.num_threads"}),
+            f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: measured numbers may differ "
+            "from run to run",
+        )
+    keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
+    if not USES_MINIBATCHES[settings.algorithm]:
+        return
+    if training.batch_size is not None and training.n_minibatches is not None:
+        yield Problem(
+            keys,
+            f"training.batch_size={training.batch_size} and training.n_minibatches={training.n_minibatches}: "
+            "give one of them",
+        )
+        return
+    sizes = settings.valid_batch_sizes()
+    if training.n_minibatches is not None:
+        if training.n_steps % training.n_minibatches:
+            choices = _nearest([size // n for n in sizes], training.n_minibatches)
+            yield Problem(
+                keys,
+                f"training.n_minibatches={training.n_minibatches} does not divide "
+                f"training.n_steps={training.n_steps}; use {choices}",
+            )
+    elif settings.batch_size not in sizes:
+        relation = "does not divide" if size % settings.batch_size else "does not give whole steps per environment in"
+        yield Problem(
+            keys,
+            f"training.batch_size={settings.batch_size} {relation} n_steps * num_envs = "
+            f"{training.n_steps} * {settings.env.num_envs} = {size}; use {_nearest(sizes, settings.batch_size)}",
+        )
+
+
+def _nearest(choices: list[int], wanted: int) -> str:
+    nearest = sorted(choices, key=lambda choice: abs(math.log(choice / wanted)))[:2]
+    return " or ".join(str(choice) for choice in sorted(nearest, reverse=True))
+
+
+def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Problem]:
+    values = flatten(given)
+    optimizer = values.get("training.optimizer")
+    reasons = unread(str(algorithm), None if is_null(optimizer) else str(optimizer))
+    return [
+        Problem(frozenset({key}), f"{key}={values[key]} has no effect with {reason}; remove it")
+        for key, reason in reasons.items()
+        if key in values
+    ]
+
+
+def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
+    """Flags of another mode. In a file such a section may stand: the file can serve several modes. `--backend gloo`
+    may stand everywhere, for there is no other.
+    """
+    sections = {"parallel": ("parallel", "distributed"), "cluster": ("distributed",)}
+    flags = {key: value for key, value in flags.items() if key != "cluster.distributed_backend"}
+    return [
+        Problem(frozenset({key}), f"{key}={value} has no effect in mode {mode}; remove it")
+        for key, value in flags.items()
+        if mode not in sections.get(key.split(".")[0], (mode,))
+    ]
+
+
+def _list_problems(problems: list[Problem]) -> str:
+    messages = list(dict.fromkeys(problem.message for problem in problems))
+    if len(messages) == 1:
+        return messages[0]
+    return "\n  ".join([f"{len(messages)} problems in the settings:", *messages])

@@ -1,0 +1,1 @@
+"""What the machine gives: cores, memory, processes, signals, shared memory, files, the terminal."""

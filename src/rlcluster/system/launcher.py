@@ -1,0 +1,113 @@
+"""Where a process stands among the ranks of a run, as its launcher tells it: torchrun, or any other that sets the same
+variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rlcluster.system.errors import UserError
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+
+
+class Place(NamedTuple):
+    """A process among the ranks of a run, and among those of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    restarts: int = 0  # how often the launcher has started the ranks again
+    max_restarts: int = 0
+    is_under_torchrun: bool = False
+
+    @property
+    def spans_machines(self) -> bool:
+        return self.world_size > self.local_world_size
+
+
+def launched() -> Place | None:
+    """The place that a launcher has given to this process; None if there is no launcher."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    place = Place(
+        rank=_number("RANK", 0),
+        world_size=_number("WORLD_SIZE", 1),
+        local_rank=_number("LOCAL_RANK", 0),
+        local_world_size=_number("LOCAL_WORLD_SIZE", 1),
+        restarts=_number("TORCHELASTIC_RESTART_COUNT", 0),
+        max_restarts=_number("TORCHELASTIC_MAX_RESTARTS", 0),
+        is_under_torchrun="TORCHELASTIC_RUN_ID" in os.environ,
+    )
+    missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
+    if place.world_size > 1 and missing:
+        raise UserError(f"WORLD_SIZE={place.world_size} but {missing[0]} is not set; mend the launch command")
+    if not place.rank < place.world_size:
+        raise UserError(f"RANK={place.rank} should be below WORLD_SIZE={place.world_size}; mend the launch command")
+    return place
+
+
+def prepare_network(place: Place, master_addr: str, master_port: int) -> None:
+    """Sets what gloo reads: where rank 0 is, unless the launcher has said so, and the interface to it.
+
+    Without an interface gloo resolves the host's own name, which on Debian is a loopback address: the other machines
+    then wait for it in vain.
+    """
+    os.environ.setdefault("MASTER_ADDR", master_addr)
+    os.environ.setdefault("MASTER_PORT", str(master_port))
+    if INTERFACE_VARIABLE not in os.environ:
+        os.environ[INTERFACE_VARIABLE] = (
+            _interface(place, os.environ["MASTER_ADDR"]) if place.spans_machines else LOOPBACK
+        )
+
+
+def _interface(place: Place, master_addr: str) -> str:
+    """The network interface from which this machine reaches rank 0; on the machine of rank 0, its own."""
+    own_address = _address_towards(master_addr)
+    if not ipaddress.ip_address(own_address).is_loopback:
+        return next(name for name, address in _addresses() if address == own_address)
+    others = sorted({name for name, address in _addresses() if not ipaddress.ip_address(address).is_loopback})
+    if place.rank >= place.local_world_size or len(others) != 1:
+        raise UserError(
+            f"MASTER_ADDR={master_addr} means this machine itself ({own_address}), but rank {place.rank} of "
+            f"{place.world_size} has fellows on other machines; give the address of rank 0 as the others see it, or "
+            f"set {INTERFACE_VARIABLE} to one of: {', '.join(others) or 'no network found'}"
+        )
+    return others[0]
+
+
+def _address_towards(host: str) -> str:
+    """This machine's address in the network that leads to `host`. Nothing is sent: a datagram socket only chooses."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UserError(
+            f"MASTER_ADDR={host} cannot be reached ({error.strerror}); give the address of rank 0's machine"
+        ) from None
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """(interface, address) of this machine, IPv4 and IPv6."""
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if entry.family in (socket.AF_INET, socket.AF_INET6):
+                yield name, entry.address.split("%")[0]
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdigit():
+        raise UserError(f"{variable}={text} should be a whole number; mend the launch command")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Training: from settings to a finished run, in one process or in many."""

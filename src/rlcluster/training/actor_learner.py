@@ -1,0 +1,181 @@
+"""IMPALA: actors keep acting while the learner learns; V-trace corrects the lag.
+
+An update takes ready rollouts, the oldest first, until it has as many trajectories as this rank has environments.
+Deterministic: exactly one rollout from each actor, played with the parameters of one update ago; then the same seed
+gives the same run. Slots bound the lag: an actor waits when all of its slots hold rollouts that are not learnt yet, and
+the learner waits for an actor that is as many updates behind as it has slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcluster import environments
+from rlcluster.exchange.ranks import Ranks
+from rlcluster.learning import actor
+from rlcluster.learning.actor import ActorState
+from rlcluster.learning.learner import Learner
+from rlcluster.networks.policy import make_policy
+from rlcluster.settings.schema import Settings
+from rlcluster.system import machine
+from rlcluster.system.console import counted, say
+from rlcluster.system.machine import Memory
+from rlcluster.training import loop, pending
+from rlcluster.training.actors import Actors
+from rlcluster.training.loop import Updated, Workforce
+from rlcluster.training.pending import Ready, trajectories
+from rlcluster.training.split import Split, split_cores
+
+DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and not learnt yet
+
+
+class ActorLearner:
+    """A learner in this process, and actors in processes of their own."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+        self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
+        self._envs = ranks.share_of(settings.env.num_envs)
+        self._is_deterministic = settings.parallel.deterministic
+        split = split_cores(settings, len(self._envs), ranks.place.local_world_size)
+        self.workforce = Workforce(split.num_actors, split.learner_threads)
+        self._tell(split)
+        machine.pin_to(split.learner_cores())  # before the first threads of the learner
+        torch.set_num_threads(split.learner_threads)
+        spec = environments.describe(settings.env)
+        policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        if policy.keep_threads_for_kernels(split.learner_threads):
+            torch.set_num_threads(split.torch_threads)
+        self.learner = Learner(settings, policy, self._envs, ranks)
+        self._ready: deque[Ready] = deque()
+        own = self._restore(restored) if restored is not None else None
+        self._actors = Actors(settings, self._envs, spec, split, own, len(self.learner.parameters))
+        self._free = [deque(range(self._actors.num_slots)) for _ in range(len(self._actors))]
+        self._ordered_at: dict[tuple[int, int], int] = {}  # actor and slot of an open order: the updates until then
+        self._states: dict[int, ActorState] = {}
+        self._busy_seconds, self._idle_seconds = 0.0, 0.0
+        self._actors.publish(self.learner.parameters, self.learner.updates)
+        self._order()
+
+    def update(self, progress: float) -> Updated:
+        with self._timer("rollout"):  # what it waits for them
+            taken = self._take()
+        occupancy = trajectories([*taken, *self._ready]) / (len(self._envs) * self._actors.num_slots)
+        lags = self.learner.updates - torch.cat([ready.rollout.versions for ready in taken]).double()
+        with self._timer("learn"):
+            report = self.learner.learn([ready.rollout for ready in taken], progress)
+        self._actors.publish(self.learner.parameters, self.learner.updates)
+        for ready in taken:
+            if ready.place is not None:
+                number, slot = ready.place
+                self._free[number].append(slot)
+        self._order()
+        episodes = torch.cat([ready.episodes for ready in taken])
+        return Updated(report, episodes, self._figures(lags, occupancy))
+
+    def synchronise(self) -> None:
+        self.learner.synchronise()
+
+    def memory(self) -> Memory:
+        return self._actors.memory()
+
+    def state(self) -> dict[str, Any]:
+        """Waits for the rollouts that are being played: they are part of it, so that nothing is lost."""
+        self._actors.ask_states()
+        while len(self._states) < len(self._actors):
+            self._receive()
+        own = actor.join([self._states[number] for number in range(len(self._actors))])
+        self._states.clear()
+        return {
+            "actor": actor.gather(own, self._ranks),
+            "pending": pending.to_checkpoint(self._ready, self._ranks),
+        }
+
+    def close(self) -> None:
+        self._actors.close()
+
+    def _restore(self, content: dict[str, Any]) -> ActorState:
+        self.learner.restore(content["learner"])
+        self._ready = pending.from_checkpoint(content, self._envs)
+        if content["actor"]["simulators"] is None:
+            self.learner.normalizer.forget_episodes()
+        return actor.share(content["actor"], self._envs)
+
+    def _tell(self, split: Split) -> None:
+        if self._ranks.rank == 0:
+            where = "on cores of their own" if split.cores else "where the system puts them"
+            threads, actors = counted(split.learner_threads, "thread"), counted(split.num_actors, "actor")
+            say(f"each learner has {threads} and {actors}, {where}")
+
+    def _order(self) -> None:
+        """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is on its way;
+        those of a checkpoint count too. Deterministic: two of each environment, with the parameters of now.
+        """
+        rounds = DETERMINISTIC_ROUNDS if self._is_deterministic else self._actors.num_slots
+        room = rounds * len(self._envs) - trajectories(self._ready)
+        room -= sum(self._actors.size(number) for number, _ in self._ordered_at)
+        for _ in range(self._actors.num_slots):
+            for number, free in enumerate(self._free):
+                if free and self._actors.size(number) <= room:
+                    room -= self._actors.size(number)
+                    slot = free.popleft()
+                    self._ordered_at[number, slot] = self.learner.updates
+                    self._actors.fill(number, slot, self.learner.updates if self._is_deterministic else None)
+
+    def _take(self) -> list[Ready]:
+        """The rollouts of one update."""
+        while not self._is_deterministic and self._somebody_is_late():
+            self._receive()
+        taken: list[Ready] = []
+        while trajectories(taken) < len(self._envs):
+            place = self._next(turn=sum(ready.place is not None for ready in taken))
+            if place is None:
+                self._receive()
+            else:
+                taken.append(self._ready[place])
+                del self._ready[place]
+        return taken
+
+    def _somebody_is_late(self) -> bool:
+        oldest = min(self._ordered_at.values(), default=self.learner.updates)
+        return self.learner.updates - oldest >= self._actors.num_slots
+
+    def _next(self, turn: int) -> int | None:
+        """The oldest ready rollout; deterministic: of the actor whose turn it is, after those from a checkpoint."""
+        for place, ready in enumerate(self._ready):
+            if not self._is_deterministic or ready.place is None or ready.place[0] == turn:
+                return place
+        return None
+
+    def _receive(self) -> None:
+        for number, answer in self._actors.answers():
+            if isinstance(answer, ActorState):
+                self._states[number] = answer
+                continue
+            self._busy_seconds += answer.busy_seconds
+            self._idle_seconds += answer.idle_seconds
+            del self._ordered_at[number, answer.slot]
+            rollout = self._actors.rollout(number, answer.slot)
+            self._ready.append(Ready(rollout, torch.from_numpy(answer.episodes), (number, answer.slot)))
+
+    def _figures(self, lags: Tensor, occupancy: float) -> dict[str, float]:
+        """Means over all ranks, and the largest lag of all."""
+        waited, seconds = self._timer.seconds("rollout"), self._busy_seconds + self._idle_seconds
+        own = [
+            float(lags.mean()),
+            occupancy,
+            waited / (waited + self._timer.seconds("learn")),
+            self._idle_seconds / seconds if seconds else 0.0,
+        ]
+        self._busy_seconds, self._idle_seconds = 0.0, 0.0
+        means = self._ranks.sum_(torch.tensor(own, dtype=torch.float64)) / self._ranks.world_size
+        names = ("policy_lag_mean", "slot_occupancy", "learner_idle", "actor_idle")
+        largest = float(self._ranks.largest_(lags.max().reshape(1)))
+        return {**dict(zip(names, means.tolist(), strict=True)), "policy_lag_max": largest}
+
+
+run = partial(loop.run, ActorLearner)

@@ -1,0 +1,172 @@
+"""A3C: workers play and step shared parameters without locks (Hogwild); this process counts, logs and saves.
+
+What counts as one update of the run is as many of the workers' as there are workers, whoever made them: about as many
+steps as an update of A2C. Between ranks, the parameters and RMSProp's statistics are averaged every `sync_updates` of
+them; the workers rest meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcluster import environments
+from rlcluster.exchange.ranks import Ranks, deal
+from rlcluster.exchange.shared_parameters import SharedTraining, training_file
+from rlcluster.learning import actor
+from rlcluster.learning.learner import Learner, LearnReport, count_parameters
+from rlcluster.networks.policy import make_policy
+from rlcluster.settings.schema import Settings
+from rlcluster.system.machine import Memory
+from rlcluster.training import loop
+from rlcluster.training.helpers import Helpers, TellState
+from rlcluster.training.hogwild_process import Assignment, MakeUpdate, UpdateMade, WorkerState, work
+from rlcluster.training.loop import Updated, Workforce
+from rlcluster.training.pending import pack, unpack
+from rlcluster.training.split import cores_of_rank, cores_to_pin
+
+
+class Hogwild:
+    """Workers in processes of their own, and a learner here that never learns: it holds what is shared."""
+
+    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+        self._settings, self._ranks = settings, ranks
+        envs = ranks.share_of(settings.env.num_envs)
+        cores, num_threads = cores_of_rank(ranks.place.local_world_size), settings.hardware.num_threads or 1
+        size = settings.crew_size or max(1, min(cores // num_threads, len(envs)))
+        self.workforce = Workforce(size, num_threads)
+        spec = environments.describe(settings.env)
+        policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        num_parameters = count_parameters(policy)
+        kept = unpack(restored.get("unlogged", [])) if restored is not None and ranks.rank == 0 else []
+        self._made = [_from_content(content) for content in kept]  # not in the log yet; their steps are counted
+        self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
+        self._states: dict[int, WorkerState] = {}
+        with training_file(num_parameters, size) as file:
+            shared = SharedTraining(file.path, num_parameters, size)
+            self.learner = Learner(settings, policy, envs, ranks, shared)
+            self.learner.push()
+            if restored is not None:
+                self.learner.restore(restored["learner"])
+            is_pinned = settings.parallel.pin_workers and size == cores and num_threads == 1
+            pinned = cores_to_pin(cores, ranks.place.local_world_size) if is_pinned else []
+            workers_of_all = int(ranks.sum_(torch.tensor([size])))
+            assignments = [
+                Assignment(
+                    settings_json=_as_if_alone(settings, share).model_dump_json(),
+                    envs=share,
+                    restored=_share(restored, share, workers_of_all) if restored is not None else None,
+                    training=file.path,
+                    num_workers=size,
+                    cores=pinned[number : number + 1],
+                )
+                for number, share in enumerate(deal(envs, size))
+            ]
+            self._workers = Helpers("worker", work, assignments, settings.parallel.timeout_seconds)
+
+    def update(self, progress: float) -> Updated:
+        size = len(self._workers)
+        while len(self._made) < size:
+            for number in range(size):
+                if not self._workers.is_busy(number):
+                    self._workers.send(number, MakeUpdate(progress, self.learner.updates))
+            self._receive()
+        made, self._made = self._made[:size], self._made[size:]
+        self._count()
+        self.learner.updates += 1
+        if self._ranks.world_size > 1:
+            self.learner.is_synchronised = False
+            if self.learner.updates % self._settings.parallel.sync_updates == 0:
+                self.synchronise()
+        episodes = torch.cat([torch.from_numpy(one.episodes) for one in made])
+        return Updated(self._report(made), episodes, self._figures(made))
+
+    def synchronise(self) -> None:
+        self._rest()
+        self.learner.synchronise()
+
+    def memory(self) -> Memory:
+        return self._workers.memory()
+
+    def state(self) -> dict[str, Any]:
+        self._rest()
+        self._count()
+        self.learner.pull()
+        for number in range(len(self._workers)):
+            self._workers.send(number, TellState())
+        self._rest()
+        states = [self._states[number] for number in range(len(self._workers))]
+        returns, moments = zip(*(state.normalizer for state in states), strict=True)
+        total = self._ranks.sum_(torch.from_numpy(np.sum(moments, 0)))
+        self.learner.normalizer.set(torch.from_numpy(np.concatenate(returns)), total)
+        return {
+            "actor": actor.gather(actor.join([state.actor for state in states]), self._ranks),
+            "unlogged": pack(map(_content, self._made), self._ranks),
+        }
+
+    def close(self) -> None:
+        self._workers.close()
+
+    def _rest(self) -> None:
+        """Until no worker has an order."""
+        while self._workers.num_orders:
+            self._receive()
+
+    def _receive(self) -> None:
+        for number, answer in self._workers.answers():
+            if isinstance(answer, WorkerState):
+                self._states[number] = answer
+            else:
+                self._made.append(answer)
+                self._uncounted += answer.steps
+
+    def _count(self) -> None:
+        """The steps of all ranks since the last time."""
+        self.learner.steps_global += int(self._ranks.sum_(self._uncounted))
+        self._uncounted.zero_()
+
+    def _report(self, made: list[UpdateMade]) -> LearnReport:
+        """Means over the updates of all ranks, of those that have a value."""
+        values = [[math.nan if value is None else value for value in one.report] for one in made]
+        rows = torch.tensor(values, dtype=torch.float64)
+        sums, counts = self._ranks.sum_(torch.stack([rows.nan_to_num().sum(0), (~rows.isnan()).double().sum(0)]))
+        means = zip(LearnReport._fields, sums.tolist(), counts.tolist(), strict=True)
+        fields: dict[str, Any] = {name: total / count if count else None for name, total, count in means}
+        return LearnReport(**fields)
+
+    def _figures(self, made: list[UpdateMade]) -> dict[str, float]:
+        """Means over the updates of all ranks, and the most steps that others made during one of them."""
+        own = [(one.staleness, one.rollout_seconds, one.learn_seconds, 1.0) for one in made]
+        sums = self._ranks.sum_(torch.tensor(own, dtype=torch.float64).sum(0))
+        staleness, rollout, learn = (sums[:-1] / sums[-1]).tolist()
+        largest = self._ranks.largest_(torch.tensor([max(one.staleness for one in made)]))
+        return {"t_rollout": rollout, "t_learn": learn, "staleness_mean": staleness, "staleness_max": float(largest)}
+
+
+def _content(made: UpdateMade) -> dict[str, Any]:
+    """For a checkpoint."""
+    return {**made._asdict(), "report": made.report._asdict(), "episodes": torch.from_numpy(made.episodes)}
+
+
+def _from_content(content: dict[str, Any]) -> UpdateMade:
+    report, episodes = LearnReport(**content["report"]), content["episodes"].numpy()
+    return UpdateMade(**{**content, "report": report, "episodes": episodes})
+
+
+def _as_if_alone(settings: Settings, envs: range) -> Settings:
+    """A worker's batch is its own rollout."""
+    return settings.model_copy(update={"env": settings.env.model_copy(update={"num_envs": len(envs)})})
+
+
+def _share(restored: dict[str, Any], envs: range, num_workers: int) -> WorkerState:
+    """A worker's part of a checkpoint. The moments are the sum of all workers': each takes an equal part of them."""
+    kept = restored["learner"]["reward_normalizer"]
+    returns, moments = kept["returns"][envs.start : envs.stop], kept["moments"] / num_workers
+    return WorkerState(actor.share(restored["actor"], envs), (returns.numpy(), moments.numpy()))
+
+
+run = partial(loop.run, Hogwild)

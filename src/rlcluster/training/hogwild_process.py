@@ -1,0 +1,124 @@
+"""What a worker of A3C does: pull the shared parameters, play a rollout, step the shared parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlcluster.settings.schema import Settings
+from rlcluster.system import machine
+from rlcluster.system.signals import StopRequest
+from rlcluster.training.helpers import TellState, serve
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    from rlcluster.learning.actor import ActorState
+    from rlcluster.learning.learner import LearnReport
+
+
+class WorkerState(NamedTuple):
+    """What a worker has of its own."""
+
+    actor: ActorState
+    normalizer: tuple[NDArray[float64], NDArray[float64]]  # returns, moments
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker must know to begin."""
+
+    settings_json: str  # as if its environments were all
+    envs: range
+    restored: WorkerState | None
+    training: Path
+    num_workers: int
+    cores: Sequence[int]  # to be tied to; empty: the system decides
+
+
+class MakeUpdate(NamedTuple):
+    """An order: one rollout and one step."""
+
+    progress: float  # share of the budget that is spent
+    updates: int  # of the run so far
+
+
+class UpdateMade(NamedTuple):
+    """The answer to MakeUpdate."""
+
+    report: LearnReport
+    steps: int
+    staleness: int  # steps by others between its pull and its own step
+    episodes: NDArray[float64]  # [K, 4] of those that finished
+    rollout_seconds: float
+    learn_seconds: float
+
+
+def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> None:
+    """The process of worker `number`."""
+    settings = Settings.model_validate_json(assignment.settings_json)
+    machine.limit_threads(settings.hardware.num_threads or 1)
+    machine.pin_to(assignment.cores)
+    worker = Worker(number, settings, assignment)
+    serve(pipe, stop, worker.follow)
+    worker.close()
+
+
+class Worker:
+    """Its environments, its copy of the policy, and its view of what is shared."""
+
+    def __init__(self, number: int, settings: Settings, assignment: Assignment) -> None:
+        import torch
+
+        from rlcluster.exchange.ranks import Ranks
+        from rlcluster.exchange.shared_parameters import SharedTraining
+        from rlcluster.learning.actor import make_actor
+        from rlcluster.learning.learner import Learner, count_parameters
+        from rlcluster.learning.rollout import RolloutShape, mapped_rollout
+        from rlcluster.networks.policy import make_policy
+
+        envs, restored, ranks = assignment.envs, assignment.restored, Ranks()
+        self._number, self._timer = number, ranks.timer
+        self._actor = make_actor(settings, envs, restored.actor if restored is not None else None)
+        spec = self._actor.environments.spec
+        shape = RolloutShape(settings.training.n_steps, len(envs), spec)
+        self._on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
+        policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+        self._shared = SharedTraining(assignment.training, count_parameters(policy), assignment.num_workers)
+        self._learner = Learner(settings, policy, envs, ranks, self._shared)
+        if restored is not None:
+            self._learner.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
+            if restored.actor.simulators is None:
+                self._learner.normalizer.forget_episodes()
+
+    def follow(self, order: MakeUpdate | TellState) -> UpdateMade | WorkerState:
+        if isinstance(order, TellState):
+            kept = self._learner.normalizer.state()
+            return WorkerState(self._actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
+        return self._update(order)
+
+    def close(self) -> None:
+        self._actor.environments.close()
+
+    def _update(self, order: MakeUpdate) -> UpdateMade:
+        self._timer.reset()
+        self._learner.updates = order.updates
+        steps_before = int(self._shared.steps.sum())
+        self._learner.pull()
+        with self._timer("rollout"):
+            rollout = self._actor.collect(self._learner.policy, steps_before, into=self._on_file)
+        with self._timer("learn"):
+            report = self._learner.learn([rollout], order.progress)
+        staleness = int(self._shared.steps.sum()) - steps_before
+        self._shared.steps[self._number] += 1
+        return UpdateMade(
+            report,
+            rollout.rewards.numel(),
+            staleness,
+            self._actor.finished_episodes().numpy(),
+            self._timer.seconds("rollout"),
+            self._timer.seconds("learn"),
+        )

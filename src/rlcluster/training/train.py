@@ -1,0 +1,263 @@
+"""train(settings) -> run directory: open it, choose the loop, run, close in all cases; in one process or in many."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlcluster.settings.schema import LEADS_WORKERS, Settings
+from rlcluster.system import machine
+from rlcluster.system.console import Reporter, SilentReporter, counted, make_reporter, say, warn
+from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
+from rlcluster.system.signals import StopRequest
+from rlcluster.training.loops import loop_for
+
+if TYPE_CHECKING:
+    from rlcluster.exchange.ranks import Ranks
+    from rlcluster.runs.writer import RunDirectory, SilentRun
+    from rlcluster.system.processes import RankFailedError
+
+LOCAL_ADDRESSES = ("localhost", "127.0.0.1", "::1")
+
+
+class TrainingResult(NamedTuple):
+    run: Path
+    summary: dict[str, Any]  # empty on ranks other than the first
+    signal_number: int | None  # the signal that stopped the run before its budget was spent
+
+
+def train(settings: Settings, resume: bool = False) -> TrainingResult:
+    """One run from its settings to its summary; raises a UserError for what the user can mend."""
+    place = launched()
+    if settings.mode == "distributed" and place is not None:
+        return _train_on_launched_rank(settings, resume, place)
+    if place is not None and place.world_size > 1:
+        raise UserError(
+            f"--mode {settings.mode}: a launcher has started {place.world_size} processes; use --mode distributed"
+        )
+    if settings.mode == "sequential":
+        _warn_of_too_many_threads(settings, 1)
+        machine.limit_threads(machine.num_threads(settings.hardware.num_threads))
+        from rlcluster.exchange.ranks import Ranks
+
+        with StopRequest() as stop:
+            return _train_on_rank(settings, resume, Ranks(), stop)
+    if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
+        raise UserError(
+            f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
+            "WORLD_SIZE: torchrun, for example; leave it out to train on this machine alone"
+        )
+    if settings.num_ranks is None:
+        settings = _with_workers(settings, min(machine.default_workers(), settings.env.num_envs))
+    elif settings.num_workers is not None:
+        settings = _with_workers(settings, settings.num_workers)
+    assert settings.num_ranks is not None
+    learning = settings.num_workers if settings.algorithm == "a3c" else settings.num_ranks
+    _warn_of_too_many_threads(settings, learning or settings.num_ranks)
+    return _train_on_local_ranks(settings, resume)
+
+
+def _with_workers(settings: Settings, num_workers: int) -> Settings:
+    """The settings with this number of workers; an environment for each at least."""
+    if num_workers > settings.env.num_envs:
+        raise UserError(
+            f"parallel.num_workers={num_workers} but env.num_envs={settings.env.num_envs}: every worker needs an "
+            "environment; use fewer workers or more environments"
+        )
+    parallel = settings.parallel.model_copy(update={"num_workers": num_workers})
+    return settings.model_copy(update={"parallel": parallel})
+
+
+def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
+    """A process for each rank; after a failure that may pass, they are started again from the last checkpoint."""
+    from rlcluster.runs.status import default_path
+    from rlcluster.system.processes import RankFailedError
+
+    path = Path(settings.output.output_dir or default_path(settings))
+    output = settings.output.model_copy(update={"output_dir": str(path)})
+    settings = settings.model_copy(update={"output": output})
+    restarts, max_restarts = 0, settings.parallel.max_restarts
+    with StopRequest() as stop:
+        while True:
+            try:
+                return _spawn_ranks(settings, resume, restarts, stop)
+            except RankFailedError as error:
+                _record_failure(path, error)
+                if not error.may_pass or stop.requested or restarts == max_restarts:
+                    raise
+                restarts += 1
+                warn(f"{error}\nrestart {restarts} of {max_restarts}")
+
+
+def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
+    """They meet in a file of their own, which only this user can read: no port is opened to other machines.
+
+    The file is not in the run directory: that may lie on a network's file system, whose locks are slow or missing.
+    """
+    from rlcluster.system.processes import run_ranks
+
+    assert settings.num_ranks is not None
+    with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
+        arguments = settings.model_dump_json(), resume, restarts, str(Path(folder, "rendezvous"))
+        timeout_seconds = settings.parallel.timeout_seconds
+        result: TrainingResult = run_ranks(
+            settings.num_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
+        )[0]
+    return result
+
+
+def _record_failure(path: Path, error: RankFailedError) -> None:
+    """In the state of the run, if it was our ranks that had opened it: a dead first rank cannot do it."""
+    from rlcluster.runs.status import read_state, write_state
+
+    state = read_state(path)
+    if state is not None and state.parent == os.getpid():
+        write_state(path, state._replace(state="failed", reason=error.reason, failed_rank=error.failed_rank))
+
+
+def _train_on_spawned_rank(
+    rank: int, stop: StopRequest, settings_json: str, resume: bool, restarts: int, rendezvous: str
+) -> TrainingResult:
+    settings = Settings.model_validate_json(settings_json)
+    assert settings.num_ranks is not None
+    world_size = settings.num_ranks
+    os.environ[INTERFACE_VARIABLE] = LOOPBACK
+    place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
+    return _join_and_train(settings, resume, place, stop, rendezvous)
+
+
+def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
+    """Rank 0's settings count: the other machines need neither the run directory nor the same files."""
+    from rlcluster.system.processes import die_with_parent
+
+    if place.is_under_torchrun:
+        die_with_parent(os.getppid())
+    if settings.num_workers not in (None, place.world_size):
+        raise UserError(
+            f"num_workers={settings.num_workers} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
+            "leave it out"
+        )
+    if settings.parallel.max_restarts:
+        raise UserError(
+            f"parallel.max_restarts={settings.parallel.max_restarts}: the launcher restarts its ranks; give it "
+            "--max-restarts instead"
+        )
+    if place.max_restarts and settings.output.output_dir is None:
+        raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
+    if place.rank == 0:
+        settings = _with_workers(settings, place.world_size)
+    if place.local_rank == 0:
+        _warn_of_too_many_threads(settings, place.local_world_size)
+    prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
+    with StopRequest(is_patient=True) as stop:
+        return _join_and_train(settings, resume, place, stop)
+
+
+def _join_and_train(
+    settings: Settings, resume: bool, place: Place, stop: StopRequest, rendezvous: str | None = None
+) -> TrainingResult:
+    num_threads = machine.num_threads(settings.hardware.num_threads, place.local_world_size)
+    if settings.parallel.pin_workers:
+        machine.pin(place.local_rank, place.local_world_size, num_threads)
+    machine.limit_threads(num_threads)
+    from rlcluster.exchange.ranks import Ranks, join_group
+
+    ranks = Ranks() if place.world_size == 1 else join_group(place, settings.parallel.timeout_seconds, rendezvous)
+    own = settings.model_dump_json().encode() if place.rank == 0 else None
+    settings = Settings.model_validate_json(ranks.broadcast(own))
+    machine.limit_threads(machine.num_threads(settings.hardware.num_threads, place.local_world_size))
+    max_restarts = ranks.broadcast(str(place.max_restarts).encode() if place.rank == 0 else None)
+    ranks.place = place._replace(max_restarts=int(max_restarts))
+    return _train_on_rank(settings, resume, ranks, stop)
+
+
+def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
+    """What every rank does, the only one included."""
+    from rlcluster import environments
+    from rlcluster.networks import policy
+    from rlcluster.runs.reader import SUMMARY_FILE
+
+    spec = environments.describe(settings.env)
+    network = policy.choose_network(settings.policy, spec)
+    kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
+    chosen = settings.policy.model_copy(update={"network": network})
+    settings = settings.model_copy(update={"policy": chosen})
+    _refuse_before_the_run_exists(settings, len(ranks.share_of(settings.env.num_envs)))
+    with _open_run(settings, resume, ranks) as run:
+        if ranks.rank == 0:
+            num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
+            workers = f"{ranks.world_size} workers with " if ranks.world_size > 1 else ""
+            say(
+                f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "
+                f"({kernels.instruction_set if kernels else 'torch'}), {workers}{num_threads} threads -> {run.path}"
+            )
+        loop = loop_for(settings.algorithm, settings.mode)
+        is_finished = loop(settings, ranks, run, stop, _reporter(ranks))
+        signal_number = _signal_of_any_rank(stop.signal_number, ranks)
+        if is_finished:
+            run.conclude("finished")
+        else:
+            run.conclude("preempted", signal.Signals(signal_number).name)
+    summary = json.loads((run.path / SUMMARY_FILE).read_text()) if ranks.rank == 0 else {}
+    return TrainingResult(run.path, summary, None if is_finished else signal_number)
+
+
+def _refuse_before_the_run_exists(settings: Settings, num_envs: int) -> None:
+    """What a loop would refuse, on a rank with this many environments."""
+    from rlcluster.training.split import refuse_idle_workers
+
+    if settings.algorithm in LEADS_WORKERS and settings.mode != "sequential":
+        refuse_idle_workers(settings, num_envs)
+    folder = settings.hardware.rollout_dir
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(
+            f"hardware.rollout_dir={folder} is no folder that can be written to; make it first", EXIT_STORAGE
+        )
+
+
+def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
+    import torch
+
+    return int(ranks.largest_(torch.tensor([own or 0])))
+
+
+@contextmanager
+def _open_run(settings: Settings, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
+    """The run directory on the first rank; the others get from it what a resumed run needs, and write nothing."""
+    from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
+    from rlcluster.runs.writer import RunDirectory, SilentRun
+
+    if ranks.rank > 0:
+        path = Path(ranks.broadcast(None).decode())
+        content = ranks.broadcast(None)
+        yield SilentRun(path, load_checkpoint(path, io.BytesIO(content)) if content else None)
+        return
+    with RunDirectory(settings, resume, ranks.place.restarts) as run:
+        ranks.broadcast(str(run.path).encode())
+        ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
+        num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
+        run.write_machine_facts(machine.facts(num_threads))
+        yield run
+
+
+def _reporter(ranks: Ranks) -> Reporter:
+    return make_reporter() if ranks.rank == 0 else SilentReporter()
+
+
+def _warn_of_too_many_threads(settings: Settings, num_workers: int) -> None:
+    """`num_workers` are those of this machine."""
+    threads_each = machine.num_threads(settings.hardware.num_threads, num_workers)
+    num_threads, cores = num_workers * threads_each, machine.cores_allowed()
+    if num_threads > cores:
+        warn(
+            f"{counted(num_workers, 'worker')} x {counted(threads_each, 'thread')} share "
+            f"{counted(cores, 'core')}: they take turns; slower than {counted(cores, 'thread')} in all"
+        )

@@ -1,0 +1,171 @@
+"""Evaluation: every dealt episode counts, train and unseen levels, and what a person sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+from rlcluster import environments
+from rlcluster.evaluation.evaluate import (
+    Episodes,
+    _chosen_levels,
+    level_settings,
+    load_agent,
+    mean_interval,
+    play,
+    summarise,
+)
+from rlcluster.networks.policy import ActorCritic, make_policy
+from rlcluster.settings.schema import EnvSettings, PolicySettings
+from rlcluster.system.errors import UserError
+
+from conftest import CARTPOLE, COINRUN, flags, rlcluster
+
+
+@pytest.fixture(scope="module")
+def coinrun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("coinrun") / "run"
+    options = {**COINRUN, "--n-minibatches": 2, "--total-updates": 1}
+    assert rlcluster("train", "ppo", "--output-dir", run, *flags(options)).returncode == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("cartpole") / "run"
+    options = {**CARTPOLE, "--n-minibatches": 2, "--total-updates": 3}
+    assert rlcluster("train", "ppo", "--output-dir", run, *flags(options)).returncode == 0
+    return run
+
+
+def policy_for(env: EnvSettings) -> ActorCritic:
+    return make_policy(PolicySettings(), environments.describe(env), seed=0)
+
+
+def test_long_episodes_count_like_short_ones() -> None:
+    """Each environment plays the episodes dealt to it: the first ones of its own course, long or short."""
+    env = EnvSettings(name="CartPole-v1", seed=3)
+    policy = policy_for(env)
+    few, many = play(policy, env, 64), play(policy, env, 128)
+    assert len(few.rewards) == 64
+    assert len(many.rewards) == 128
+    assert np.array_equal(few.rewards, many.rewards[::2])  # environment k's first and second episode are neighbours
+    assert np.array_equal(few.rewards, few.lengths)
+
+
+def test_an_evaluation_can_be_repeated_exactly_and_its_seed_matters() -> None:
+    env = EnvSettings(name="CartPole-v1", seed=3)
+    policy = policy_for(env)
+    first, again = play(policy, env, 10), play(policy, env, 10)
+    other = play(policy, env.model_copy(update={"seed": 4}), 10)
+    assert np.array_equal(first.rewards, again.rewards)
+    assert not np.array_equal(first.rewards, other.rewards)
+    assert not np.array_equal(first.rewards, play(policy, env, 10, deterministic=True).rewards)
+
+
+def test_completed_levels_are_those_that_gave_the_coin() -> None:
+    env = EnvSettings(name="coinrun", seed=1)
+    episodes = play(make_policy(PolicySettings(network="nature"), environments.describe(env), 0), env, 20)
+    assert episodes.completed is not None
+    assert 0 < episodes.completed.sum() < 20
+    assert np.array_equal(episodes.completed, episodes.rewards == 10)
+
+
+def test_test_levels_are_the_whole_distribution_and_train_levels_those_of_the_run() -> None:
+    env = EnvSettings(num_levels=200, start_level=50, seed=42)
+    test, train = level_settings(env, "test", 1), level_settings(env, "train", 1)
+    assert (test.num_levels, test.start_level, test.seed) == (0, 0, 1)
+    assert (train.num_levels, train.start_level, train.seed) == (200, 50, 1)
+
+
+def test_exploration_mode_has_no_unseen_levels() -> None:
+    env = EnvSettings(distribution_mode="exploration")
+    assert _chosen_levels("train", env) == ("train",)
+    with pytest.raises(UserError, match="one level only"):
+        _chosen_levels("both", env)
+
+
+def test_the_summary_by_hand() -> None:
+    summary = summarise(
+        Episodes(np.array([0.0, 10.0, 10.0, 0.0]), np.array([2, 4, 6, 8]), np.array([0, 1, 1, 0], bool))
+    )
+    assert summary["reward_mean"] == 5
+    assert summary["reward_std"] == 5
+    assert (summary["reward_min"], summary["reward_max"]) == (0, 10)
+    assert (summary["length_mean"], summary["levels_completed"]) == (5, 0.5)
+
+
+def test_the_interval_of_the_mean_is_that_of_the_normal_law_for_many_values() -> None:
+    values = np.random.default_rng(1).normal(3, 2, 2000)
+    low, high = mean_interval(values)
+    half = 1.96 * values.std() / np.sqrt(2000)
+    assert low == pytest.approx(values.mean() - half, abs=0.01)
+    assert high == pytest.approx(values.mean() + half, abs=0.01)
+
+
+def test_the_command_prints_the_promised_block_and_writes_json(coinrun: Path, tmp_path: Path) -> None:
+    file = tmp_path / "evaluation.json"
+    result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "3", "--levels", "both", "--json", file)
+    assert result.returncode == 0, result.stderr
+    for line in (
+        "Environment: coinrun",
+        "Observation shape: (3, 64, 64)",
+        "Number of actions: 15",
+        "Evaluation Results",
+        "Episodes: 3",
+        "Mean Reward: ",
+        "Min/Max Reward: ",
+        "Mean Episode Length: ",
+        "Levels Completed: ",
+        "Levels: unseen (the whole easy distribution)",
+        "Levels: training (200 from 0, easy)",
+    ):
+        assert line in result.stdout
+    written = json.loads(file.read_text())
+    assert written["results"].keys() == {"train", "test"}
+    assert written["results"]["test"]["episodes"] == 3
+
+
+def test_a_video_holds_real_play(coinrun: Path, tmp_path: Path) -> None:
+    video = tmp_path / "play.mp4"
+    result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "1", "--video", video)
+    assert result.returncode == 0, result.stderr
+    frames = imageio_ffmpeg.read_frames(str(video))
+    facts = next(frames)
+    assert facts["size"] == (512, 512)
+    pictures = [np.frombuffer(frame, np.uint8) for frame in frames]
+    assert len(pictures) > 5
+    assert not np.array_equal(pictures[0], pictures[-1])
+
+
+def test_rendering_without_a_terminal_says_so(coinrun: Path) -> None:
+    result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "1", "--render")
+    assert result.returncode == 2
+    assert "not a terminal" in result.stderr
+    assert "--video" in result.stderr
+
+
+def test_another_game_with_the_same_observations_can_be_played(coinrun: Path) -> None:
+    (checkpoint,) = coinrun.glob("checkpoints/*final.pt")
+    assert load_agent(checkpoint, "procgen-starpilot-v0").settings.env.name == "procgen-starpilot-v0"
+
+
+def test_an_environment_that_does_not_fit_the_policy_is_refused(coinrun: Path, cartpole: Path) -> None:
+    (checkpoint,) = coinrun.glob("checkpoints/*final.pt")
+    with pytest.raises(UserError, match="needs images"):
+        load_agent(checkpoint, "CartPole-v1")
+    (checkpoint,) = cartpole.glob("checkpoints/*final.pt")
+    with pytest.raises(UserError, match="does not fit Acrobot-v1"):
+        load_agent(checkpoint, "Acrobot-v1")
+
+
+def test_cartpole_has_no_levels(cartpole: Path) -> None:
+    options = ("--num-episodes", "5", "--deterministic", "--levels", "both")
+    result = rlcluster("evaluate", "--checkpoint", cartpole, *options)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("Evaluation Results") == 1
+    assert "Levels" not in result.stdout

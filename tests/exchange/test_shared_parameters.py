@@ -1,0 +1,98 @@
+"""Parameters that go to other processes: whole versions, in order, without a lock."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlcluster.exchange.shared_parameters import SharedParameters, parameters_file
+
+SIZE = 200_000
+VERSIONS = 400
+
+
+@pytest.fixture
+def path() -> Any:
+    with parameters_file(SIZE) as file:
+        yield file.path
+
+
+def take_until_the_last(path: Path, taken: Any) -> None:
+    """An actor that copies as fast as it can; reports the versions that it saw, or the first torn one."""
+    shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
+    versions, version = [], 0
+    taken.send("ready")
+    while version < VERSIONS:
+        version = shared.take(own)
+        if not bool((own == float(version)).all()):
+            taken.send(f"version {version} holds {own.unique().tolist()}")
+            return
+        versions.append(version)
+    taken.send(sorted(set(versions)) if versions == sorted(versions) else "a version went back")
+
+
+def test_a_reader_never_sees_half_a_version_while_the_writer_writes(path: Path) -> None:
+    """Version v holds v in every place."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    reader = context.Process(target=take_until_the_last, args=(path, sender))
+    reader.start()
+    shared = SharedParameters(path, SIZE)
+    assert receiver.poll(60)
+    assert receiver.recv() == "ready"
+    for version in range(1, VERSIONS + 1):
+        shared.publish(torch.full((SIZE,), float(version)), version)
+    assert receiver.poll(60)
+    result = receiver.recv()
+    reader.join()
+    assert isinstance(result, list), result
+    assert len(result) > 1  # it read while versions were written
+    assert result[-1] == VERSIONS
+
+
+def test_before_the_first_version_there_is_version_0(path: Path) -> None:
+    shared = SharedParameters(path, SIZE)
+    own = torch.ones(SIZE)
+    assert shared.version == 0
+    assert shared.take(own) == 0
+    assert not own.any()
+
+
+class Overtaken(SharedParameters):
+    """A learner that publishes two more versions while an actor is copying."""
+
+    def __init__(self, path: Path, learner: SharedParameters) -> None:
+        super().__init__(path, SIZE)
+        self._learner, self._asked = learner, 0
+
+    @property
+    def version(self) -> int:
+        version = super().version
+        self._asked += 1
+        if self._asked == 1:
+            for newer in (2, 3):
+                self._learner.publish(torch.full((SIZE,), float(newer)), newer)
+        return version
+
+
+def test_a_copy_that_was_overtaken_is_taken_anew(path: Path) -> None:
+    learner = SharedParameters(path, SIZE)
+    learner.publish(torch.full((SIZE,), 1.0), 1)
+    own = torch.zeros(SIZE)
+    assert Overtaken(path, learner).take(own) == 3
+    assert (own == 3.0).all()
+
+
+def test_the_version_before_the_newest_can_still_be_taken_and_no_older_one(path: Path) -> None:
+    shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
+    for version in (5, 6):
+        shared.publish(torch.full((SIZE,), float(version)), version)
+    assert shared.take(own, 5) == 5
+    assert (own == 5.0).all()
+    assert shared.take(own, 6) == shared.take(own) == 6
+    with pytest.raises(ValueError, match="version 4 is gone: 6 has been begun"):
+        shared.take(own, 4)

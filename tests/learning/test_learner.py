@@ -1,0 +1,286 @@
+"""The learner: its minibatches, its gradients, its optimiser's step, its refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlcluster import environments
+from rlcluster.exchange.ranks import Ranks
+from rlcluster.learning.actor import Actor, make_actor
+from rlcluster.learning.learner import Learner, LearnReport, NotFiniteError, _flatten, explained_variance
+from rlcluster.learning.rollout import Rollout
+from rlcluster.networks.policy import make_policy
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import Settings, setting_fields
+
+SMALL = {"env.name": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 16, "training.batch_size": 32}
+
+
+def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
+    flags = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+    if algorithm != "ppo":
+        flags.pop("training.batch_size", None)
+    return load_settings(algorithm, flags=flags)
+
+
+def start(settings: Settings) -> tuple[Learner, Actor]:
+    actor = make_actor(settings, range(settings.env.num_envs), None)
+    policy = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
+    return Learner(settings, policy, range(settings.env.num_envs), Ranks()), actor
+
+
+def run(settings: Settings, updates: int = 2, progress: float = 0.5) -> tuple[Learner, list[LearnReport]]:
+    learner, actor = start(settings)
+    reports = [learner.learn([actor.collect(learner.policy, learner.updates)], progress) for _ in range(updates)]
+    return learner, reports
+
+
+def parameters(learner: Learner) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in learner.policy.parameters()])
+
+
+def gradients(settings: Settings) -> torch.Tensor:
+    learner, actor = start(settings)
+    rollout = actor.collect(learner.policy, 0)
+    samples = _flatten(rollout, learner._targets(rollout))
+    learner.compute_gradients(rollout, torch.arange(settings.rollout_size), samples, settings.batch_size)
+    return learner._flat.gradients.clone()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("chunk_size", [1, 7, 64])
+def test_gradients_in_chunks_equal_gradients_at_once(algorithm: str, chunk_size: int) -> None:
+    whole = gradients(settings_for(algorithm, hardware__chunk_size=1000))
+    chunks = gradients(settings_for(algorithm, hardware__chunk_size=chunk_size))
+    torch.testing.assert_close(chunks, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_network_for_images_gives_the_same_gradients_in_chunks() -> None:
+    image = {"env__name": "coinrun", "policy__network": "impala", "training__n_steps": 4, "training__batch_size": 16}
+    whole = gradients(settings_for(**image, hardware__chunk_size=16))
+    chunks = gradients(settings_for(**image, hardware__chunk_size=5))
+    torch.testing.assert_close(chunks, whole, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_one_plain_step_equals_the_same_step_written_with_torch_alone(name: str) -> None:
+    """One epoch, one minibatch, no normalisation: the literal mean loss, clipped with torch's own function."""
+    changes: dict[str, Any] = {"training__n_epochs": 1, "training__batch_size": 64, "training__normalize_rewards": "no"}
+    changes["training__optimizer"] = name
+    settings = settings_for(**changes, training__normalize_advantages="no", training__max_grad_norm=0.05)
+    learner, actor = start(settings)
+    rollout = actor.collect(learner.policy, 0)
+    twin = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
+    optimizer = {
+        "adam": torch.optim.Adam(twin.parameters(), lr=5e-4, eps=1e-5),
+        "rmsprop": torch.optim.RMSprop(twin.parameters(), lr=5e-4, alpha=0.99, eps=1e-5),
+    }[name]
+    targets = learner._targets(rollout)
+    output = twin(rollout.observations.flatten(0, 1))
+    distribution = torch.distributions.Categorical(logits=output.logits)
+    ratio = (distribution.log_prob(rollout.actions.flatten()) - rollout.log_probs.flatten()).exp()
+    advantages, returns = targets.advantages.flatten(), targets.returns.flatten()
+    policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    value_loss = 0.5 * (output.values - returns).square().mean()
+    (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
+    norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+    optimizer.step()
+    report = learner.learn([rollout], 0.0)
+    assert report.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    assert report.policy_loss == pytest.approx(policy_loss.item(), abs=1e-6)
+    assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-5)
+    for ours, theirs in zip(learner.policy.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_minibatches_hold_every_sample_once_and_as_many_of_each_environment() -> None:
+    learner, _ = start(settings_for())
+    minibatches = learner._slices(0, 16)
+    assert [len(indices) for indices in minibatches] == [32, 32]
+    assert sorted(torch.cat(minibatches).tolist()) == list(range(64))
+    for indices in minibatches:
+        assert torch.bincount(indices % 4).tolist() == [8, 8, 8, 8]
+    assert not torch.equal(minibatches[0], learner._slices(1, 16)[0])
+
+
+def test_the_global_minibatch_is_the_same_however_environments_are_dealt() -> None:
+    settings = settings_for()
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0)
+    whole = Learner(settings, policy, range(4), Ranks())._slices(0, 16)
+    for k, expected in enumerate(whole):
+        dealt = set()
+        for share in (range(2), range(2, 4)):
+            part = Learner(settings, policy, share, Ranks())._slices(0, 16)[k]
+            dealt |= {(int(i) // 2, share[int(i) % 2]) for i in part}
+        assert dealt == {(int(i) // 4, int(i) % 4) for i in expected}
+
+
+def test_advantages_are_normalised_over_the_minibatch() -> None:
+    """Two steps of two environments in two minibatches of a step each, whichever comes first."""
+    learner, _ = start(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2))
+    minibatches = learner._minibatches(0, torch.tensor([1.0, 3.0, 10.0, 30.0]))
+    for indices, count, (mean, std) in minibatches:
+        one, other = (float([1, 3, 10, 30][i]) for i in indices)
+        assert (count, mean) == (2, (one + other) / 2)
+        assert std == pytest.approx(abs(one - other) / 2)
+
+
+# IMPALA
+
+
+@pytest.mark.parametrize("normalised", ["no", "yes"])
+def test_impala_without_lag_equals_a2c(normalised: str) -> None:
+    """The policies agree and lambda is 1: V-trace gives n-step returns, and both losses are the same."""
+    same = {
+        **{"training__learning_rate": 1e-3, "training__gamma": 0.99, "training__gae_lambda": 1},
+        **{"training__entropy_coefficient": 0.01, "training__normalize_rewards": "yes"},
+        "training__normalize_advantages": normalised,
+    }
+    a2c, a2c_reports = run(settings_for("a2c", **same), updates=3)
+    impala, impala_reports = run(settings_for("impala", **same), updates=3)
+    torch.testing.assert_close(parameters(impala), parameters(a2c), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(impala_reports, a2c_reports, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+def lagged(**changes: Any) -> tuple[Learner, Rollout]:
+    """A learner whose policy has moved since the rollout was collected."""
+    learner, actor = start(settings_for("impala", training__normalize_rewards="no", **changes))
+    rollout = actor.collect(learner.policy, 0)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in learner.policy.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return learner, rollout
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("chunk_size", [1, 40, 1000])
+def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bool) -> None:
+    """Written with torch alone on the whole rollout: V-trace by its recursion, the mean of the three losses."""
+    n_steps, gamma, lambda_, entropy_coefficient = 16, 0.99, 0.9, 0.02
+    learner, rollout = lagged(
+        **{"hardware__chunk_size": chunk_size, "training__normalize_advantages": normalised},
+        **{"training__n_steps": n_steps, "training__gamma": gamma, "training__gae_lambda": lambda_},
+        training__entropy_coefficient=entropy_coefficient,
+    )
+    output = learner.policy(rollout.observations.flatten(0, 1))
+    values = output.values.view(n_steps, -1)
+    distribution = torch.distributions.Categorical(logits=output.logits.view(n_steps, 4, -1))
+    log_probs = distribution.log_prob(rollout.actions)
+    with torch.no_grad():
+        ratios = (log_probs - rollout.log_probs).exp().clamp(max=1.0)
+        assert (ratios < 0.9).any()
+        last = learner.policy(rollout.last_observations).values
+        after = torch.cat([values[1:], last.unsqueeze(0)])
+        after = torch.where(rollout.dones, rollout.next_values, after)
+        targets, following = torch.zeros_like(values), last
+        advantages = torch.zeros_like(values)
+        for t in reversed(range(n_steps)):
+            following = torch.where(rollout.dones[t], rollout.next_values[t], following)
+            advantages[t] = ratios[t] * (rollout.rewards[t] + gamma * following - values[t])
+            # v = V + rho (r + gamma V' - V) + gamma c (v' - V'), where both primes are the same at an end
+            difference = ratios[t] * (rollout.rewards[t] + gamma * after[t] - values[t])
+            targets[t] = values[t] + difference + gamma * lambda_ * ratios[t] * (following - after[t])
+            following = targets[t]
+        if normalised:
+            advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
+    policy_loss = -(advantages * log_probs).mean()
+    value_loss = 0.5 * (values - targets).square().mean()
+    (policy_loss + 0.5 * value_loss - entropy_coefficient * distribution.entropy().mean()).backward()
+    expected = learner._flat.gradients.clone()
+    report = learner.learn([rollout], 0.0)
+    norm = expected.norm().item()
+    assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+    assert report.policy_loss == pytest.approx(policy_loss.item(), rel=1e-4, abs=1e-6)
+    assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-4)
+    torch.testing.assert_close(learner._flat.gradients, expected * min(1.0, 0.5 / norm), rtol=1e-3, atol=1e-5)
+
+
+CHANGED = {
+    "training.anneal_learning_rate": "true",
+    "training.normalize_advantages": "false",
+    "training.normalize_rewards": "false",
+    "training.optimizer": "rmsprop",
+    "training.learning_rate": 1e-3,
+    "training.gamma": 0.9,
+    "training.gae_lambda": 0.5,
+    "training.entropy_coefficient": 0.3,
+    "training.value_coefficient": 0.1,
+    "training.max_grad_norm": 0.01,
+    "training.clip_range": 0.001,
+    "training.clip_value_range": 0.001,
+    "training.target_kl": 1e-9,
+    "training.reward_clip": 0.01,
+    "training.adam_epsilon": 1e-2,
+    "training.n_epochs": 2,
+    "training.batch_size": 64,
+    "policy.hidden_sizes": "8,8",
+}
+
+
+@pytest.mark.parametrize("key", CHANGED)
+def test_every_setting_of_ppo_changes_what_is_learnt(key: str) -> None:
+    default, _ = run(settings_for())
+    changed, _ = run(settings_for(**{key.replace(".", "__"): CHANGED[key]}))
+    assert not torch.equal(parameters(default), parameters(changed))
+
+
+@pytest.mark.parametrize("key", ["training.rmsprop_decay", "training.rmsprop_epsilon", "training.gae_lambda"])
+def test_settings_of_a2c_change_what_is_learnt(key: str) -> None:
+    default, _ = run(settings_for("a2c"))
+    changed, _ = run(settings_for("a2c", **{key.replace(".", "__"): 0.5}))
+    assert not torch.equal(parameters(default), parameters(changed))
+
+
+def test_no_boolean_setting_of_training_is_left_out_above() -> None:
+    booleans = {f.key for f in setting_fields() if f.section == "training" and f.info.annotation is bool}
+    assert booleans <= CHANGED.keys()
+
+
+def test_the_learning_rate_falls_linearly_with_progress_if_asked() -> None:
+    _, (report, _) = run(settings_for(training__anneal_learning_rate="true"), progress=0.25)
+    assert report.learning_rate == pytest.approx(0.75 * 5e-4)
+    _, (report, _) = run(settings_for(), progress=0.25)
+    assert report.learning_rate == 5e-4
+
+
+def test_target_kl_ends_the_update_after_the_epoch_that_exceeds_it() -> None:
+    stopped, _ = run(settings_for(training__target_kl=1e-9), updates=1)
+    one_epoch, _ = run(settings_for(training__n_epochs=1), updates=1)
+    assert torch.equal(parameters(stopped), parameters(one_epoch))
+
+
+@pytest.mark.parametrize("poison", ["rewards", "observations"])
+def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str) -> None:
+    learner, actor = start(settings_for(training__batch_size=64))
+    rollout: Rollout = actor.collect(learner.policy, 0)
+    before = parameters(learner).clone()
+    getattr(rollout, poison)[3, 1] = torch.nan
+    with pytest.raises(NotFiniteError, match=r"loss is nan.*learning_rate=0.0005"):
+        learner.learn([rollout], 0.0)
+    assert torch.equal(parameters(learner), before)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "impala"])
+def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
+    settings = settings_for(algorithm)
+    one, actor = start(settings)
+    one.learn([actor.collect(one.policy, 0)], 0.0)
+    other, _ = start(settings.model_copy(update={"env": settings.env.model_copy(update={"seed": 9})}))
+    other._settings = settings
+    other.restore(one.state())
+    rollout = actor.collect(one.policy, 1)
+    assert one.learn([rollout], 0.0) == other.learn([rollout], 0.0)
+    assert torch.equal(parameters(one), parameters(other))
+    assert (other.updates, other.steps_global) == (2, 128)
+
+
+def testexplained_variance_by_hand() -> None:
+    """Returns 1 and 3 (variance 1), errors of the value 0 and 1 (variance 1/4)."""
+    assert explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
+    assert explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0
+    assert explained_variance(torch.tensor([1, 1, 2, 2]), 2) is None

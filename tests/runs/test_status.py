@@ -1,0 +1,62 @@
+"""run_state.json: what has become of a run, whoever asks and whenever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlcluster.settings.loading import load_settings
+from rlcluster.system.errors import EXIT_RUN_FAILED, RankError
+from rlcluster.runs.writer import RunDirectory
+from rlcluster.runs.status import STATE_FILE, RunState, is_being_written, read_state
+
+
+def run_in(folder: Path) -> RunDirectory:
+    return RunDirectory(load_settings(flags={"env.name": "CartPole-v1", "output.output_dir": str(folder)}))
+
+
+def state_of(folder: Path) -> RunState:
+    state = read_state(folder)
+    assert state is not None
+    return state
+
+
+def test_a_run_is_running_while_it_is_open(tmp_path: Path) -> None:
+    with run_in(tmp_path / "run"):
+        assert state_of(tmp_path / "run").state == "running"
+        assert is_being_written(tmp_path / "run")
+
+
+def test_a_run_that_nobody_writes_any_more_has_failed(tmp_path: Path) -> None:
+    """As after a kill -9: the file says running, but nobody holds the lock."""
+    with run_in(tmp_path / "run"):
+        pass
+    state = state_of(tmp_path / "run")
+    assert (state.state, state.reason) == ("failed", "its process ended without a word")
+
+
+def test_how_a_run_ends_is_kept(tmp_path: Path) -> None:
+    with run_in(tmp_path / "run") as run:
+        run.conclude("preempted", "SIGTERM")
+    state = state_of(tmp_path / "run")
+    assert (state.state, state.reason) == ("preempted", "SIGTERM")
+
+
+def test_an_error_is_the_reason_in_one_line_with_the_failed_rank(tmp_path: Path) -> None:
+    def fail() -> None:
+        with run_in(tmp_path / "run"):
+            raise RankError("rank 3 did not answer\nand more", EXIT_RUN_FAILED, failed_rank=3)
+
+    with pytest.raises(RankError):
+        fail()
+    state = state_of(tmp_path / "run")
+    assert (state.state, state.reason, state.failed_rank) == ("failed", "rank 3 did not answer", 3)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"state": "running", "unknown": 1}'])
+def test_what_is_no_state_is_none(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / STATE_FILE).write_text(content)
+    assert read_state(tmp_path) is None
+    assert read_state(tmp_path / "nowhere") is None

@@ -1,0 +1,200 @@
+"""What a person sees of a run."""
+
+import io
+import time
+
+import pytest
+
+from rlcluster.system.console import (
+    LiveReporter,
+    PlainReporter,
+    RemainingTime,
+    clock_text,
+    make_reporter,
+    training_summary,
+    update_line,
+)
+
+RECORD = {
+    "update": 12,
+    "steps_global": 49_152,
+    "fps": 1523.4,
+    "episode_reward_recent": 6.4249,
+    "episode_reward_recent_std": 1.2345,
+}
+NO_EPISODE = {"episode_reward_recent": None, "episode_reward_recent_std": None}
+
+# The block that users know from the first scripts.
+SUMMARY = {
+    "duration_seconds": 3600.0,
+    "total_timesteps": 5_471_232,
+    "total_updates": 1342,
+    "average_fps": 1519.8,
+    "final_fps": 1518.2,
+    "initial_reward": 2.45,
+    "final_reward": 7.23,
+    "best_reward": 8.91,
+    "peak_memory_gb": 2.344,
+}
+SUMMARY_TEXT = """\
+======================================================================
+TRAINING SUMMARY
+======================================================================
+Duration: 1.00 hours
+Total Timesteps: 5,471,232
+Total Updates: 1,342
+Average FPS: 1,520
+Final FPS: 1,518
+
+Performance:
+  Initial Reward: 2.45
+  Final Reward: 7.23
+  Best Reward: 8.91
+
+Resource Usage:
+  Peak Memory: 2.34 GB
+
+Results saved to: ./benchmarks/sequential_1h
+======================================================================"""
+
+
+class HandClock:
+    """Stands in for time.perf_counter and moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = HandClock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+# Text
+
+
+def test_an_update_is_one_line():
+    assert update_line(RECORD) == "Update 12 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23"
+
+
+def test_before_the_first_episode_there_is_no_reward():
+    assert update_line({**RECORD, **NO_EPISODE}) == "Update 12 | Step 49,152 | FPS: 1523 | Reward: -"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00:00"),
+        (0.4, "0:00:00"),
+        (59.4, "0:00:59"),
+        (59.6, "0:01:00"),
+        (61, "0:01:01"),
+        (3599.9, "1:00:00"),
+        (3661, "1:01:01"),
+        (100 * 3600, "100:00:00"),
+    ],
+)
+def test_a_time_is_shown_in_hours_minutes_and_seconds(seconds, text):
+    assert clock_text(seconds) == text
+
+
+def test_the_summary_has_the_shape_that_users_know():
+    assert training_summary(SUMMARY, "./benchmarks/sequential_1h") == SUMMARY_TEXT
+
+
+def test_a_summary_without_episodes_has_dashes():
+    nothing = {"initial_reward": None, "final_reward": None, "best_reward": None, "final_fps": None}
+    lines = training_summary({**SUMMARY, **nothing}, "runs/a").splitlines()
+    assert "Final FPS: -" in lines
+    assert lines[10:13] == ["  Initial Reward: -", "  Final Reward: -", "  Best Reward: -"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12.34, "12.3 seconds"), (359.9, "359.9 seconds"), (360, "0.10 hours")])
+def test_a_short_run_is_shown_in_seconds(seconds, text):
+    lines = training_summary({**SUMMARY, "duration_seconds": seconds}, "runs/a").splitlines()
+    assert lines[3] == f"Duration: {text}"
+
+
+# Remaining time
+
+
+def test_the_remaining_time_is_estimated_from_the_progress_of_this_process(clock):
+    remaining = RemainingTime()
+    assert remaining.text(0.25) == "-"  # the first update says nothing of the speed; 25 % may be of an earlier process
+    clock.now += 10
+    assert remaining.text(0.5) == "0:00:20"  # 25 % in 10 seconds, 50 % to go
+    clock.now += 30
+    assert remaining.text(0.75) == "0:00:20"  # 50 % in 40 seconds, 25 % to go
+    assert remaining.text(1.0) == "0:00:00"
+
+
+def test_without_progress_there_is_no_estimate(clock):
+    remaining = RemainingTime()
+    remaining.text(0.5)
+    clock.now += 10
+    assert remaining.text(0.5) == "-"
+
+
+# Reporters
+
+
+def test_a_plain_reporter_prints_the_first_and_the_last_update_and_one_every_ten_seconds(clock):
+    stream = io.StringIO()
+    with PlainReporter(stream) as reporter:
+        for seconds, update in [(0, 1), (4, 2), (9.9, 3), (10, 4), (15, 5), (16, 6)]:
+            clock.now = 1000.0 + seconds
+            reporter.update({**RECORD, "update": update}, progress=update / 8)
+    assert stream.getvalue().splitlines() == [
+        " 12% | Update 1 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: -",
+        " 50% | Update 4 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:13",  # 10 s / 3 * 4
+        " 75% | Update 6 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:06",  # 16 s / 5 * 2
+    ]
+
+
+def test_a_plain_reporter_prints_the_last_update_once(clock):
+    stream = io.StringIO()
+    with PlainReporter(stream) as reporter:
+        reporter.update(RECORD, progress=1.0)
+    assert stream.getvalue() == "100% | Update 12 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:00\n"
+
+
+def test_a_plain_reporter_prints_the_last_update_before_an_error(clock):
+    stream = io.StringIO()
+    with pytest.raises(ZeroDivisionError), PlainReporter(stream) as reporter:
+        reporter.update(RECORD, progress=0.1)
+        reporter.update({**RECORD, **NO_EPISODE, "update": 13}, progress=0.2)
+        raise ZeroDivisionError
+    assert stream.getvalue().splitlines()[-1].startswith(" 20% | Update 13 | Step 49,152 | FPS: 1523 | Reward: - |")
+
+
+def test_a_run_without_updates_prints_nothing():
+    stream = io.StringIO()
+    with PlainReporter(stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_a_live_bar_and_everything_else_plain_lines():
+    assert isinstance(make_reporter(Terminal()), LiveReporter)
+    assert isinstance(make_reporter(io.StringIO()), PlainReporter)
+
+
+def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("rich._console", None)  # an earlier one may have another width
+    with LiveReporter() as reporter:
+        reporter.update(RECORD, progress=0.5)
+        reporter.update({**RECORD, "update": 13}, progress=1.0)
+    shown = capsys.readouterr().out
+    assert "100%" in shown
+    assert "Update 13 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:00" in shown
