@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import rlcluster
+from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings, read_file, resume_differences
 from rlcluster.settings.schema import (
-    ALGORITHM_DEFAULTS,
-    ALGORITHM_NAMES,
     CONFIG_FILE,
-    LEADS_WORKERS,
     MODE_NAMES,
     SettingField,
     Settings,
@@ -116,7 +114,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         for section, key in (("parallel", "num_workers"), ("parallel", "max_restarts"), ("cluster", "num_workers")):
             base.get(section, {}).pop(key, None)
     old = load_settings(base=base)
-    if options.mode not in (None, old.mode) and old.algorithm in LEADS_WORKERS:
+    if options.mode not in (None, old.mode) and old.traits.helpers:
         base.get("parallel", {}).pop("num_workers", None)  # there it is ranks, here a rank's own workers
     if options.algorithm not in (None, old.algorithm):
         raise UserError(
@@ -254,7 +252,7 @@ def _add_train(commands: Any) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """The algorithm, the file and a flag for every setting, in their groups."""
-    parser.add_argument("algorithm", nargs="?", choices=ALGORITHM_NAMES, help="default: the file's, or ppo")
+    parser.add_argument("algorithm", nargs="?", choices=tuple(ALGORITHMS), help="default: the file's, or ppo")
     parser.add_argument("--config", metavar="FILE", help="YAML or JSON file with settings")
     groups: dict[str, Any] = {}
     for field in setting_fields():
@@ -270,9 +268,9 @@ def _add_flag(group: Any, field: SettingField) -> None:
     names = _flag_names(field)
     default = "null" if field.info.default is None else field.info.default
     others = [
-        f"; {algorithm}: {sections[field.section][field.name]}"
-        for algorithm, sections in ALGORITHM_DEFAULTS.items()
-        if field.name in sections.get(field.section, {})
+        f"; {record.name}: {record.defaults[field.section][field.name]}"
+        for record in ALGORITHMS.values()
+        if field.name in record.defaults.get(field.section, {})
     ]
     text = f"{field.info.description} (default: {default}{''.join(others)})".replace("%", "%%")
     if field.info.annotation is bool:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlcluster.system.errors import UserError
 from rlcluster.runs.reader import cores_used, read_metrics_file, read_run, runs_below
 from rlcluster.runs.status import RunState, acquire_lock
+from rlcluster.system.errors import UserError
 
 from conftest import evaluation_of, write_run
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rlcluster.runs.status import STATE_FILE, RunState, is_being_written, read_state
+from rlcluster.runs.writer import RunDirectory
 from rlcluster.settings.loading import load_settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, RankError
-from rlcluster.runs.writer import RunDirectory
-from rlcluster.runs.status import STATE_FILE, RunState, is_being_written, read_state
 
 
 def run_in(folder: Path) -> RunDirectory:

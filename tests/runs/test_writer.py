@@ -13,13 +13,13 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlcluster.runs.checkpoint import load_checkpoint
-from rlcluster.settings.schema import Settings
-from rlcluster.settings.loading import load_settings
-from rlcluster.system.errors import EXIT_STORAGE, UserError
 from rlcluster.runs.event_file import TAGS
 from rlcluster.runs.reader import read_metrics
-from rlcluster.runs.writer import RunDirectory, find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
 from rlcluster.runs.status import default_path, read_state, write_state
+from rlcluster.runs.writer import RunDirectory, find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import Settings
+from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 from conftest import disk_full_after
 

@@ -12,11 +12,9 @@ from rlcluster.settings.schema import (
     EnvSettings,
     Settings,
     TrainingSettings,
-    parse_count,
-    parse_duration,
-    parse_sizes,
     setting_fields,
 )
+from rlcluster.settings.values import parse_count, parse_duration, parse_sizes
 from rlcluster.system.errors import UserError
 
 

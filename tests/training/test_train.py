@@ -16,8 +16,8 @@ import torch
 import yaml
 
 from rlcluster.runs.checkpoint import load_checkpoint
+from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings
-from rlcluster.training.loops import LOOPS
 
 from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start, train
 
@@ -52,7 +52,9 @@ def start_training(
     return start(run, command("train", algorithm, "--output-dir", run, *flags(options)), until, **streams)
 
 
-@pytest.mark.parametrize(("algorithm", "mode"), sorted(LOOPS))
+@pytest.mark.parametrize(
+    ("algorithm", "mode"), [(name, mode) for name, record in ALGORITHMS.items() for mode in record.cells]
+)
 def test_every_cell_of_the_table_trains_and_leaves_the_promised_files(
     algorithm: str, mode: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from rlcluster.networks import policy
 from rlcluster.runs.reader import METRICS_FILE, read_metrics
 from rlcluster.runs.status import make_folders, refuse_occupied
 from rlcluster.settings.loading import load_settings
-from rlcluster.settings.schema import BUDGETS, LEADS_WORKERS, USES_MINIBATCHES, Settings
+from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import machine
 from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.console import clock_text, counted, say
@@ -85,7 +85,7 @@ def plan(request: ScaleRequest) -> list[Case]:
     """The cases, smallest world size first; raises a UserError for whatever can be refused before the first run."""
     flags = _common_flags(request)
     base = load_settings(request.algorithm, MODE, request.config, flags)
-    if base.algorithm in LEADS_WORKERS:
+    if base.traits.helpers:
         raise UserError(f"scale {base.algorithm}: its workers are not equal ranks; scale ppo or a2c")
     if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
         flags["hardware.num_threads"] = "1"
@@ -129,7 +129,7 @@ def _case(request: ScaleRequest, common: Mapping[str, str], base: Settings, scal
     num_envs = base.env.num_envs * (world_size if scaling == "weak" else 1)
     flags = {**common, "parallel.num_workers": str(world_size), "env.num_envs": str(num_envs)}
     is_batch_chosen = base.training.batch_size is not None or base.training.n_minibatches is not None
-    if scaling == "weak" and USES_MINIBATCHES[base.algorithm] and not is_batch_chosen:
+    if scaling == "weak" and base.traits.has_minibatches and not is_batch_chosen:
         flags["training.n_minibatches"] = str(base.num_minibatches)
     settings = load_settings(request.algorithm, MODE, request.config, flags)
     arguments = ["train", settings.algorithm, "--mode", MODE]

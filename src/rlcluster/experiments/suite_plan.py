@@ -13,25 +13,18 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from rlcluster.runs.reader import cores_used
+from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.games import game_name
 from rlcluster.settings.loading import flatten, hint, load_settings, override, read_file
 from rlcluster.settings.schema import (
-    ALGORITHM_NAMES,
     BUDGETS,
-    LEADS_WORKERS,
     MODE_NAMES,
     AlgorithmName,
-    Count,
-    Duration,
     ModeName,
-    Natural,
-    Number,
-    Positive,
     Section,
-    Seed,
     Settings,
-    is_null,
 )
+from rlcluster.settings.values import Count, Duration, Natural, Number, Positive, Seed, is_null
 from rlcluster.system import machine
 from rlcluster.system.errors import UserError
 
@@ -125,14 +118,14 @@ def planned_cores(settings: Settings) -> int:
     allowed = machine.cores_allowed()
     if settings.mode == "sequential":
         ranks, workers = 1, 1
-    elif settings.algorithm in LEADS_WORKERS:
+    elif settings.traits.helpers:
         if settings.crew_size is None or settings.hardware.num_threads is None:
             return allowed  # they are measured at the start, and share all cores
         ranks = settings.num_ranks or 1
         workers = ranks * settings.crew_size
     else:
         ranks = workers = settings.num_ranks or min(machine.default_workers(), settings.env.num_envs)
-    learners = workers if settings.algorithm == "a3c" else ranks
+    learners = workers if settings.traits.helpers == "workers" else ranks
     facts = {"algorithm": settings.algorithm, "mode": settings.mode, "world_size": ranks, "num_workers": workers}
     num_threads = machine.num_threads(settings.hardware.num_threads, learners)
     return cores_used({**facts, "num_threads": num_threads}, allowed)
@@ -140,7 +133,7 @@ def planned_cores(settings: Settings) -> int:
 
 def _problem(location: list[str], error: Any) -> str:
     if location[-1] == "[key]":  # of the settings of an algorithm or of a mode
-        known: Sequence[str] = ALGORITHM_NAMES if location[0] == "algorithm_settings" else MODE_NAMES
+        known: Sequence[str] = tuple(ALGORITHMS) if location[0] == "algorithm_settings" else MODE_NAMES
         return f"{'.'.join(location[:-1])}: unknown{hint(location[:-1], known)}"
     name = ".".join(location)
     if error["type"] == "extra_forbidden":

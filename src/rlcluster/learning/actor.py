@@ -16,7 +16,7 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.exchange.ranks import Ranks, to_tensor
 from rlcluster.learning.rollout import Rollout, RolloutShape
 from rlcluster.networks.policy import ActorCritic, sample_actions
-from rlcluster.settings.schema import CORRECTS_LAG, Settings
+from rlcluster.settings.schema import Settings
 
 
 class ActorState(NamedTuple):
@@ -76,7 +76,7 @@ def make_actor(settings: Settings, envs: range, restored: ActorState | None, num
     cannot_tell = restored is not None and restored.simulators is None
     position = int(restored.rollouts.max()) if restored is not None and cannot_tell else 0
     vector = environments.make(settings.env, envs, position=position, num_threads=num_threads)
-    actor = Actor(vector, settings.training.n_steps, settings.env.seed, settings.algorithm not in CORRECTS_LAG)
+    actor = Actor(vector, settings.training.n_steps, settings.env.seed, settings.traits.targets != "vtrace")
     if restored is not None:
         actor.restore(restored)
     return actor

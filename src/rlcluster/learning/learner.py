@@ -7,7 +7,7 @@ gradients and the optimiser's statistics each live in one flat buffer: one excha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,22 +18,17 @@ from torch import Tensor, nn
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.exchange.shared_parameters import SharedTraining
-from rlcluster.learning.losses import LossSums, Samples, a2c_loss, ppo_loss
+from rlcluster.learning.losses import LOSSES, LossSums, Samples
 from rlcluster.learning.optimizers import OPTIMIZERS, Optimizer
 from rlcluster.learning.reward_normalizer import RewardNormalizer
 from rlcluster.learning.rollout import Rollout
 from rlcluster.learning.targets import Targets, VtraceCoefficients, gae, vtrace
 from rlcluster.networks.policy import ActorCritic, PolicyOutput
-from rlcluster.settings.schema import CORRECTS_LAG, Settings, TrainingSettings
+from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
 # What is summed over samples and minibatches, and then over ranks.
 SUM_NAMES = (*LossSums._fields, "samples")
-
-LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
-
-
-LOSSES: dict[str, LossFunction] = {"ppo": ppo_loss, "a2c": a2c_loss, "impala": a2c_loss, "a3c": a2c_loss}
 
 
 class LearnReport(NamedTuple):
@@ -101,7 +96,7 @@ class Learner:
         self._env_indices, self._ranks = env_indices, ranks
         self._exchanges_gradients = settings.parallel.sync_strategy == "gradients" or ranks.world_size == 1
         self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
-        self._loss = LOSSES[settings.algorithm]
+        self._loss = LOSSES[settings.traits.loss]
         self._flat = FlatParameters(policy)
         self._stepped = self.parameters if shared is None else shared.parameters
         self._optimizer: Optimizer = OPTIMIZERS[settings.optimizer](len(self._stepped), settings.training)
@@ -130,7 +125,7 @@ class Learner:
         """One update. `progress` is the share of the budget already spent, for the learning rate."""
         if self._training.anneal_learning_rate:
             self._learning_rate = self._training.learning_rate * (1 - progress)
-        corrects_lag = self._settings.algorithm in CORRECTS_LAG
+        corrects_lag = self._settings.traits.targets == "vtrace"
         learnt = self._learn_trajectories(rollouts) if corrects_lag else self._learn_samples(*rollouts)
         self.updates += 1
         self.steps_global += round(learnt.num_samples)
@@ -215,8 +210,8 @@ class Learner:
         completed = [self._completed(rollout, rewards) for rollout, rewards in pairs]
         normal = self._advantage_statistics(completed)
         for rollout, envs in self._trajectory_chunks(completed):
-            losses, targets, values = self._trajectory_losses(rollout, envs, normal)
-            sums[:-1] += self._accumulate(losses, count)
+            sums_of_losses, targets, values = self._trajectory_losses(rollout, envs, normal)
+            sums[:-1] += self._accumulate(sums_of_losses, count)
             spread += _spread(targets.returns, values)
         sums[-1] = own
         return Learnt(sums, spread, [self.apply_gradients()], num_samples)
@@ -295,17 +290,17 @@ class Learner:
         for start in range(0, len(indices), self._chunk_size):
             part = slice(start, start + self._chunk_size)
             output = self.policy(observations.index_select(0, indices[part]))  # copies whole rows; [] copies values
-            losses = self._loss(output, Samples(*(column[part] for column in minibatch)), self._training)
-            sums[:-1] += self._accumulate(losses, count)
+            found = self._loss(output, Samples(*(column[part] for column in minibatch)), self._training)
+            sums[:-1] += self._accumulate(found, count)
         sums[-1] = len(indices)
         return sums
 
-    def _accumulate(self, losses: LossSums, count: float) -> Tensor:
+    def _accumulate(self, found: LossSums, count: float) -> Tensor:
         """Adds the gradient of a chunk's part of the mean over `count` samples; returns the chunk's sums."""
-        mean = losses.loss / count
+        mean = found.loss / count
         mean.backward()  # type: ignore[no-untyped-call]
         self._flat.loss += mean.detach()
-        return torch.stack([value.detach().double() for value in losses])
+        return torch.stack([value.detach().double() for value in found])
 
     def apply_gradients(self) -> float:
         """Sums the gradients of all ranks, clips them and steps the optimiser; returns the norm before clipping."""

@@ -4,13 +4,17 @@ so that cutting a minibatch into chunks, or dealing it to ranks, changes nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlcluster.networks.policy import PolicyOutput
+from rlcluster.settings.algorithms import LossName
 from rlcluster.settings.schema import TrainingSettings
+
+UNCLIPPED_RANGE = 0.2  # PPO's default: what `clip_frac` counts for losses that do not clip, so that it can be compared
 
 
 class Samples(NamedTuple):
@@ -34,6 +38,13 @@ class LossSums(NamedTuple):
     clip_frac: Tensor  # number of samples whose ratio lies outside the clip range
 
 
+class Change(NamedTuple):
+    """How far the policy has moved since it acted."""
+
+    log_ratio: Tensor  # [B] log of new over old probability of the actions
+    clip_range: float  # `clip_frac` counts the ratios outside 1 +- this
+
+
 def ppo_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
     """PPO (arXiv 1707.06347, equations 7 and 9), with the value clipped in the same manner if asked for:
 
@@ -49,7 +60,7 @@ def ppo_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings)
     if training.clip_value_range is not None:
         change = (output.values - samples.values).clamp(-training.clip_value_range, training.clip_value_range)
         value_error = torch.max(value_error, (samples.values + change - samples.returns).square())
-    return _sums(policy_loss, 0.5 * value_error, entropy, log_ratio, training)
+    return _sums(policy_loss, 0.5 * value_error, entropy, Change(log_ratio, training.clip_range), training)
 
 
 def a2c_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
@@ -57,7 +68,12 @@ def a2c_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings)
     log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
     policy_loss = -samples.advantages * log_probs
     value_error = (output.values - samples.returns).square()
-    return _sums(policy_loss, 0.5 * value_error, entropy, log_probs - samples.log_probs, training)
+    change = Change(log_probs - samples.log_probs, UNCLIPPED_RANGE)
+    return _sums(policy_loss, 0.5 * value_error, entropy, change, training)
+
+
+LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
+LOSSES: Mapping[LossName, LossFunction] = {"ppo_loss": ppo_loss, "a2c_loss": a2c_loss}
 
 
 def _log_probs_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,12 +83,12 @@ def _log_probs_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Ten
 
 
 def _sums(
-    policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, log_ratio: Tensor, training: TrainingSettings
+    policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, change: Change, training: TrainingSettings
 ) -> LossSums:
     policy_sum, value_sum, entropy_sum = policy_loss.sum(), value_loss.sum(), entropy.sum()
     with torch.no_grad():
-        ratio = log_ratio.exp()
-        approx_kl = ((ratio - 1) - log_ratio).sum()
-        clip_frac = ((ratio - 1).abs() > training.clip_range).sum()
+        ratio = change.log_ratio.exp()
+        approx_kl = ((ratio - 1) - change.log_ratio).sum()
+        clip_frac = ((ratio - 1).abs() > change.clip_range).sum()
     loss = policy_sum + training.value_coefficient * value_sum - training.entropy_coefficient * entropy_sum
     return LossSums(loss, policy_sum, value_sum, entropy_sum, approx_kl, clip_frac)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlcluster.settings.schema import CONFIG_FILE, EnvSettings, Settings
-from rlcluster.settings.loading import load_settings
-from rlcluster.system.console import counted
-from rlcluster.settings.games import game_name, procgen_game
-from rlcluster.system.errors import UserError
 from rlcluster.runs.status import RUNS_FOLDER, RunState, read_state
+from rlcluster.settings.games import game_name, procgen_game
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import CONFIG_FILE, EnvSettings, Settings
+from rlcluster.system.console import counted
+from rlcluster.system.errors import UserError
 
 MACHINE_FILE = "machine.json"
 SUMMARY_FILE = "benchmark_metrics.json"

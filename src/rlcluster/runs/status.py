@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rlcluster.system.atomic_file import write_json
-from rlcluster.settings.schema import Settings
 from rlcluster.settings.games import procgen_game
+from rlcluster.settings.schema import Settings
+from rlcluster.system.atomic_file import write_json
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 RUNS_FOLDER = Path("runs")

@@ -18,12 +18,7 @@ from typing import Any, Self, TextIO
 
 import yaml
 
-from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from rlcluster.settings.schema import CONFIG_FILE, MODE_NAMES, Settings
-from rlcluster.settings.loading import load_settings, resume_differences
-from rlcluster.system.console import warn
-from rlcluster.system.errors import EXIT_STORAGE, RankError, UserError
 from rlcluster.runs.event_file import EventFile
 from rlcluster.runs.reader import MACHINE_FILE, METRICS_FILE, SUMMARY_FILE, read_metrics, runs_below
 from rlcluster.runs.status import (
@@ -37,6 +32,11 @@ from rlcluster.runs.status import (
     refuse_occupied,
     write_state,
 )
+from rlcluster.settings.loading import load_settings, resume_differences
+from rlcluster.settings.schema import CONFIG_FILE, MODE_NAMES, Settings
+from rlcluster.system.atomic_file import write_atomically, write_json
+from rlcluster.system.console import warn
+from rlcluster.system.errors import EXIT_STORAGE, RankError, UserError
 
 
 class RunDirectory:

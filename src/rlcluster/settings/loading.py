@@ -17,18 +17,20 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from rlcluster.settings.algorithms import (
+    ALGORITHMS,
+    DEFAULT_ALGORITHM,
+    OF_ONE_OPTIMIZER,
+    OPTIMIZER_SETTINGS,
+    Algorithm,
+)
 from rlcluster.settings.schema import (
-    ALGORITHM_DEFAULTS,
     ALTERNATIVES,
     CHANGEABLE_ON_RESUME,
-    OF_ONE_OPTIMIZER,
-    ONLY_OPTIMIZER,
-    USES_MINIBATCHES,
     Settings,
-    is_null,
     setting_fields,
-    unread,
 )
+from rlcluster.settings.values import is_null
 from rlcluster.system import machine
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import launched
@@ -59,12 +61,14 @@ def load_settings(
     if mode is not None:
         given["mode"] = mode
     given = {key: {} if is_null(value) else value for key, value in given.items()}
-    chosen = given.get("algorithm", "ppo")
-    data = _merge(ALGORITHM_DEFAULTS.get(chosen, {}) if isinstance(chosen, str) else {}, given)
+    chosen = given.get("algorithm", DEFAULT_ALGORITHM)
+    record = ALGORITHMS.get(chosen) if isinstance(chosen, str) else None
+    data = _merge(record.defaults if record is not None else {}, given)
     settings, problems = _validate(data)
     if settings is not None:
         settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
-    problems += _unused_settings(given, chosen)
+    if record is not None:
+        problems += _unused_settings(given, record)
     wrong = frozenset().union(*(problem.keys for problem in problems))
     problems += [p for p in _unused_flags(flags or {}, given.get("mode", "sequential")) if not p.keys & wrong]
     if problems:
@@ -113,7 +117,7 @@ def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
     if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
-        replaced |= OF_ONE_OPTIMIZER.difference(ONLY_OPTIMIZER.get(str(given["training.optimizer"]), ()))
+        replaced |= OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
     return _merge(_without(lower, replaced), upper)
 
 
@@ -180,7 +184,7 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     each = settings.parallel.num_envs_per_worker
     if settings.mode == "sequential" or each is None:
         return settings, list(_combination_problems(settings))
-    if settings.crew_size is None and settings.algorithm == "impala" and settings.mode == "parallel":
+    if settings.crew_size is None and settings.traits.helpers == "actors" and settings.mode == "parallel":
         message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
         return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
     place = launched() if settings.mode == "distributed" else None
@@ -248,13 +252,13 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             f"parallel.wire_dtype={parallel.wire_dtype} is for gradients, but parallel.sync_strategy=parameters; "
             "leave one of them out",
         )
-    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1 and settings.algorithm != "a3c":
+    if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1 and settings.traits.helpers != "workers":
         yield Problem(
             frozenset({"parallel.sync_strategy", "parallel.sync_updates"}),
             f"parallel.sync_updates={parallel.sync_updates} needs parallel.sync_strategy=parameters; gradients are "
             "exchanged at every step of the optimiser",
         )
-    is_asynchronous = settings.algorithm == "impala" and settings.mode != "sequential"
+    is_asynchronous = settings.traits.helpers_in(settings.mode) == "actors"
     if is_asynchronous and parallel.deterministic and None in (settings.crew_size, settings.hardware.num_threads):
         name = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
         yield Problem(
@@ -263,7 +267,7 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             "from run to run",
         )
     keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
-    if not USES_MINIBATCHES[settings.algorithm]:
+    if not settings.traits.has_minibatches:
         return
     if training.batch_size is not None and training.n_minibatches is not None:
         yield Problem(
@@ -295,10 +299,10 @@ def _nearest(choices: list[int], wanted: int) -> str:
     return " or ".join(str(choice) for choice in sorted(nearest, reverse=True))
 
 
-def _unused_settings(given: Mapping[str, Any], algorithm: object) -> list[Problem]:
+def _unused_settings(given: Mapping[str, Any], algorithm: Algorithm) -> list[Problem]:
     values = flatten(given)
     optimizer = values.get("training.optimizer")
-    reasons = unread(str(algorithm), None if is_null(optimizer) else str(optimizer))
+    reasons = algorithm.unread(None if is_null(optimizer) else str(optimizer))
     return [
         Problem(frozenset({key}), f"{key}={values[key]} has no effect with {reason}; remove it")
         for key, reason in reasons.items()

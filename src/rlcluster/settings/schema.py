@@ -1,30 +1,45 @@
 """Every setting: its name, meaning, unit, default and where the default comes from.
 
-Settings are frozen. Every value may be given as text: it is converted by its declared type, so that `5e-4` is a
-number and `no` a truth value. `config_loading` reads them from files and flags.
+Settings are frozen. `loading` reads them from files and flags, `values` converts them.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-AlgorithmName = Literal["ppo", "a2c", "impala", "a3c"]
+from rlcluster.settings.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, OptimizerName
+from rlcluster.settings.values import (
+    BoundedCount,
+    Count,
+    Duration,
+    Fraction,
+    Level,
+    Natural,
+    NonNegative,
+    Positive,
+    Seed,
+    Sizes,
+    is_null,
+    parse_count,
+)
+
 ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
-OptimizerName = Literal["adam", "rmsprop"]
 KernelsName = Literal["auto", "native", "torch"]
 SyncStrategy = Literal["gradients", "parameters"]
 WireName = Literal["float32", "bfloat16"]
+if TYPE_CHECKING:
+    AlgorithmName = str
+else:
+    AlgorithmName = Literal[tuple(ALGORITHMS)]
 DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
 
-ALGORITHM_NAMES: tuple[str, ...] = get_args(AlgorithmName)
 MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
@@ -35,73 +50,7 @@ ALTERNATIVES = (
     ("env.num_envs", "parallel.num_envs_per_worker"),
 )
 CONFIG_FILE = "config.yaml"  # the settings in a run directory
-NULLS = ("null", "~", "")
 DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)
-
-
-def refuse_truth_value(value: object) -> object:
-    """`true` is not the number 1."""
-    if isinstance(value, bool):
-        raise ValueError("should be a number, not a truth value")
-    return value
-
-
-def parse_count(value: object) -> object:
-    """1_000_000, "25e6" and 25e6 are whole numbers; 0.5 is not."""
-    value = refuse_truth_value(value)
-    if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            try:
-                value = float(value)
-            except ValueError:
-                return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def parse_duration(value: object) -> object:
-    """Hours as a plain number ("0.5"), or with a unit: "90s", "30m", "2h". The result is in seconds."""
-    match = re.fullmatch(r"([0-9.eE+-]+)\s*([smh]?)", str(value).strip())
-    if match is None:
-        raise ValueError("should be hours (0.5) or a number with a unit (90s, 30m, 2h)")
-    try:
-        number = float(match[1])
-    except ValueError:
-        raise ValueError("should be hours (0.5) or a number with a unit (90s, 30m, 2h)") from None
-    return number * {"s": 1.0, "m": 60.0, "h": 3600.0, "": 3600.0}[match[2]]
-
-
-def parse_sizes(value: object) -> object:
-    """A list, a number, or text such as "64,64"."""
-    if isinstance(value, int):
-        return [value]
-    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
-BoundedCount = Annotated[Count, Field(le=2**20)]
-Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
-Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
-Number = Annotated[float, BeforeValidator(refuse_truth_value), Field(allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, le=1)]
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    Field(gt=0, allow_inf_nan=False),
-    PlainSerializer(lambda seconds: f"{seconds:.17g}s"),
-]
-Sizes = Annotated[tuple[Count, ...], BeforeValidator(parse_sizes), Field(min_length=1)]
-
-
-def is_null(value: object) -> bool:
-    """True for "not set": null in JSON, and the words for it in YAML and in flags."""
-    return value is None or (isinstance(value, str) and value in NULLS)
 
 
 class Section(BaseModel):
@@ -263,7 +212,7 @@ class OutputSettings(Section):
 class Settings(Section):
     """All settings of a run."""
 
-    algorithm: AlgorithmName = "ppo"
+    algorithm: AlgorithmName = DEFAULT_ALGORITHM
     mode: ModeName = "sequential"
     env: EnvSettings = EnvSettings()
     training: TrainingSettings = TrainingSettings()
@@ -272,6 +221,11 @@ class Settings(Section):
     hardware: HardwareSettings = HardwareSettings()
     cluster: ClusterSettings = ClusterSettings()
     output: OutputSettings = OutputSettings()
+
+    @property
+    def traits(self) -> Algorithm:
+        """The record of the algorithm."""
+        return ALGORITHMS[self.algorithm]
 
     @property
     def rollout_size(self) -> int:
@@ -290,7 +244,7 @@ class Settings(Section):
         """Processes that exchange gradients; as `num_workers`, except that a parallel impala or a3c is one rank, which
         leads its workers.
         """
-        return 1 if self.mode == "parallel" and self.algorithm in LEADS_WORKERS else self.num_workers
+        return 1 if self.mode == "parallel" and self.traits.helpers else self.num_workers
 
     @property
     def crew_size(self) -> int | None:
@@ -300,7 +254,7 @@ class Settings(Section):
     @property
     def batch_size(self) -> int:
         """Samples of one minibatch, over all processes: at most the whole rollout."""
-        if not USES_MINIBATCHES[self.algorithm]:
+        if not self.traits.has_minibatches:
             return self.rollout_size
         if self.training.n_minibatches is not None:
             return self.rollout_size // self.training.n_minibatches
@@ -320,11 +274,11 @@ class Settings(Section):
 
     @property
     def n_epochs(self) -> int:
-        return self.training.n_epochs if USES_MINIBATCHES[self.algorithm] else 1
+        return self.training.n_epochs if self.traits.has_minibatches else 1
 
     @property
     def optimizer(self) -> str:
-        return optimizer_of(self.algorithm, self.training.optimizer)
+        return self.traits.optimizer_for(self.training.optimizer)
 
     @property
     def run_name(self) -> str:
@@ -339,10 +293,10 @@ class Settings(Section):
     def to_dict(self) -> dict[str, Any]:
         """Plain values that load back to the same settings; what the algorithm does not use is left out."""
         data = self.model_dump(mode="json")
-        if USES_MINIBATCHES[self.algorithm]:
+        if self.traits.has_minibatches:
             data["training"].update(batch_size=self.batch_size, n_minibatches=None)
         data["training"]["optimizer"] = self.optimizer
-        for key in unread(self.algorithm, self.training.optimizer):
+        for key in self.traits.unread(self.training.optimizer):
             section, name = key.split(".")
             del data[section][name]
         return data
@@ -352,75 +306,6 @@ class Settings(Section):
 
 
 DEFAULT_BATCH_SIZE = 1024
-LEADS_WORKERS = ("impala", "a3c")  # whose ranks have workers of their own
-CORRECTS_LAG = ("impala",)  # by V-trace, with the values of the policy that learns; the others' targets are GAE's
-USES_MINIBATCHES = {"ppo": True, "a2c": False, "impala": False, "a3c": False}
-
-# Settings that an algorithm does not read: giving one is an error, for a switch must do something.
-_ONLY_PPO = (
-    *("training.batch_size", "training.n_minibatches", "training.n_epochs", "training.clip_range"),
-    *("training.clip_value_range", "training.target_kl"),
-)
-_ONLY_IMPALA = ("training.rho_bar", "training.c_bar", "parallel.deterministic", "parallel.slots_per_actor")
-UNUSED: dict[str, tuple[str, ...]] = {
-    "ppo": (*_ONLY_IMPALA, "parallel.workers_per_rank"),
-    "a2c": (*_ONLY_PPO, *_ONLY_IMPALA, "parallel.workers_per_rank"),
-    "a3c": (
-        *(*_ONLY_PPO, *_ONLY_IMPALA, "training.optimizer"),  # its shared statistics are RMSProp's
-        *("parallel.preempt_stragglers", "parallel.sync_strategy", "parallel.wire_dtype"),
-    ),
-    "impala": (*_ONLY_PPO, "parallel.preempt_stragglers"),
-}
-ONLY_OPTIMIZER: dict[str, tuple[str, ...]] = {
-    "adam": ("training.adam_epsilon",),
-    "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
-}
-OF_ONE_OPTIMIZER = frozenset(key for keys in ONLY_OPTIMIZER.values() for key in keys)
-DEFAULT_OPTIMIZERS = {"ppo": "adam", "a2c": "rmsprop", "impala": "rmsprop", "a3c": "rmsprop"}
-
-
-def optimizer_of(algorithm: str, given: str | None) -> str:
-    """What `training.optimizer` means for an algorithm."""
-    if given is None or "training.optimizer" in UNUSED.get(algorithm, ()):
-        return DEFAULT_OPTIMIZERS.get(algorithm, "adam")
-    return given
-
-
-def unread(algorithm: str, optimizer: str | None) -> dict[str, str]:
-    """The settings that a run of this algorithm with this `training.optimizer` does not read, and why."""
-    chosen, unused = optimizer_of(algorithm, optimizer), UNUSED.get(algorithm, ())
-    others = OF_ONE_OPTIMIZER.difference(ONLY_OPTIMIZER.get(chosen, OF_ONE_OPTIMIZER))
-    reason = algorithm if "training.optimizer" in unused else f"training.optimizer={chosen}"
-    return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, algorithm)}
-
-
-# Where an algorithm's own defaults differ from the sections above. A2C: arXiv 1602.01783 and its usual
-# synchronous form (n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not normalised). IMPALA: RMSProp as in
-# arXiv 1802.01561, the numbers chosen on Procgen (docs/results.md); the paper's are for losses summed over samples.
-_A2C_DEFAULTS: dict[str, dict[str, Any]] = {
-    "env": {"num_envs": 16},
-    "training": {
-        "n_steps": 5,
-        "learning_rate": 7e-4,
-        "gamma": 0.99,
-        "gae_lambda": 1.0,
-        "normalize_advantages": False,
-    },
-}
-ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "ppo": {},
-    "a2c": _A2C_DEFAULTS,
-    "a3c": _A2C_DEFAULTS,
-    "impala": {
-        "env": {"num_envs": 64},
-        "training": {
-            "n_steps": 32,
-            "learning_rate": 2e-4,
-            "entropy_coefficient": 0.003,
-            "normalize_advantages": False,
-        },
-    },
-}
 
 # Settings that a resumed run may change: speed, length and storage (with an annealed learning rate, its length
 # decides the rate; the command line then warns).

@@ -1,4 +1,4 @@
-"""The table that is the product: which loop trains which algorithm in which mode."""
+"""The loop that trains an algorithm in a mode: each record of `settings.algorithms` names its loops."""
 
 from __future__ import annotations
 
@@ -12,22 +12,6 @@ if TYPE_CHECKING:
     from rlcluster.system.console import Reporter
     from rlcluster.system.signals import StopRequest
 
-# (algorithm, mode) -> module of this package that holds `run`; imported when it is needed.
-LOOPS: dict[tuple[str, str], str] = {
-    ("ppo", "sequential"): "synchronous",
-    ("ppo", "parallel"): "synchronous",  # the same loop: only its ranks differ
-    ("ppo", "distributed"): "synchronous",
-    ("a2c", "sequential"): "synchronous",
-    ("a2c", "parallel"): "synchronous",
-    ("a2c", "distributed"): "synchronous",
-    ("impala", "sequential"): "synchronous",  # the actor has just the parameters of the learner: no lag
-    ("impala", "parallel"): "actor_learner",
-    ("impala", "distributed"): "actor_learner",  # on each rank
-    ("a3c", "sequential"): "synchronous",  # one worker: A2C
-    ("a3c", "parallel"): "hogwild",
-    ("a3c", "distributed"): "hogwild",  # on each rank; their parameters are averaged
-}
-
 
 class Loop(Protocol):
     def __call__(
@@ -36,8 +20,8 @@ class Loop(Protocol):
         """Trains until the budget is spent (True) or a stop is requested (False)."""
 
 
-def loop_for(algorithm: str, mode: str) -> Loop:
-    """The loop of a cell of the table."""
-    module = importlib.import_module(f"rlcluster.training.{LOOPS[algorithm, mode]}")
+def loop_for(settings: Settings) -> Loop:
+    """Imported when it is needed."""
+    module = importlib.import_module(f"rlcluster.training.{settings.traits.cells[settings.mode].loop}")
     loop: Loop = module.run
     return loop

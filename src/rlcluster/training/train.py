@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlcluster.settings.schema import LEADS_WORKERS, Settings
+from rlcluster.settings.schema import Settings
 from rlcluster.system import machine
 from rlcluster.system.console import Reporter, SilentReporter, counted, make_reporter, say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
@@ -60,7 +60,7 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
     elif settings.num_workers is not None:
         settings = _with_workers(settings, settings.num_workers)
     assert settings.num_ranks is not None
-    learning = settings.num_workers if settings.algorithm == "a3c" else settings.num_ranks
+    learning = settings.num_workers if settings.traits.helpers == "workers" else settings.num_ranks
     _warn_of_too_many_threads(settings, learning or settings.num_ranks)
     return _train_on_local_ranks(settings, resume)
 
@@ -199,7 +199,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
                 f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "
                 f"({kernels.instruction_set if kernels else 'torch'}), {workers}{num_threads} threads -> {run.path}"
             )
-        loop = loop_for(settings.algorithm, settings.mode)
+        loop = loop_for(settings)
         is_finished = loop(settings, ranks, run, stop, _reporter(ranks))
         signal_number = _signal_of_any_rank(stop.signal_number, ranks)
         if is_finished:
@@ -214,7 +214,7 @@ def _refuse_before_the_run_exists(settings: Settings, num_envs: int) -> None:
     """What a loop would refuse, on a rank with this many environments."""
     from rlcluster.training.split import refuse_idle_workers
 
-    if settings.algorithm in LEADS_WORKERS and settings.mode != "sequential":
+    if settings.traits.helpers_in(settings.mode):
         refuse_idle_workers(settings, num_envs)
     folder = settings.hardware.rollout_dir
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):

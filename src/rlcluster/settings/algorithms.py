@@ -1,0 +1,152 @@
+"""One record per algorithm, in one table: what it learns with, which settings it reads, and the loop of each mode.
+
+What is refused, documented and tested about an algorithm follows from its record. To add one, add a record here and,
+if it has a loss of its own, a function in `learning/losses.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Targets = Literal["gae", "vtrace"]
+LossName = Literal["ppo_loss", "a2c_loss"]  # functions of learning/losses.py
+LoopName = Literal["synchronous", "actor_learner", "hogwild"]  # modules of training/
+OptimizerName = Literal["adam", "rmsprop"]
+Sections = Mapping[str, Mapping[str, Any]]  # section -> setting -> value
+
+DEFAULT_ALGORITHM = "ppo"
+
+# Settings that only one optimiser reads.
+OPTIMIZER_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "adam": ("training.adam_epsilon",),
+    "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
+}
+OF_ONE_OPTIMIZER = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
+
+
+class Cell(NamedTuple):
+    """An algorithm in one mode."""
+
+    loop: LoopName
+    note: str = "yes"  # as in the README's table
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Everything that distinguishes an algorithm."""
+
+    name: str
+    targets: Targets  # vtrace corrects the lag with the values of the policy that learns
+    loss: LossName
+    optimizer: OptimizerName  # the default
+    cells: Mapping[str, Cell]  # by mode
+    # Of the settings that some algorithm does not read: those that this one does. Giving another is an error.
+    reads: tuple[str, ...]
+    # What a rank leads outside mode sequential: IMPALA's actors play, A3C's workers play and learn.
+    helpers: Literal["actors", "workers"] | None = None
+    defaults: Sections = field(default_factory=dict)  # where they differ from the sections'
+
+    @property
+    def has_minibatches(self) -> bool:
+        """False: an update is one step of the optimiser on everything that was played."""
+        return "training.batch_size" in self.reads
+
+    def helpers_in(self, mode: str) -> Literal["actors", "workers"] | None:
+        """What a rank leads in this mode."""
+        return None if mode == "sequential" else self.helpers
+
+    def optimizer_for(self, given: str | None) -> str:
+        """What `training.optimizer` means for this algorithm."""
+        return given if given is not None and "training.optimizer" in self.reads else self.optimizer
+
+    def unread(self, optimizer: str | None) -> dict[str, str]:
+        """The settings that a run with this `training.optimizer` does not read, and why."""
+        chosen = self.optimizer_for(optimizer)
+        others = OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(chosen, OF_ONE_OPTIMIZER))
+        reason = f"training.optimizer={chosen}" if "training.optimizer" in self.reads else self.name
+        unused = [key for key in OF_SOME_ALGORITHMS if key not in self.reads]
+        return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, self.name)}
+
+
+_SYNCHRONOUS = {mode: Cell("synchronous") for mode in ("sequential", "parallel", "distributed")}
+_MINIBATCHES = ("training.batch_size", "training.n_minibatches", "training.n_epochs")
+_CLIPPING = ("training.clip_range", "training.clip_value_range", "training.target_kl")
+_VTRACE = ("training.rho_bar", "training.c_bar")
+_ACTORS = ("parallel.deterministic", "parallel.slots_per_actor")
+_GRADIENTS = ("training.optimizer", "parallel.sync_strategy", "parallel.wire_dtype")
+
+# arXiv 1602.01783 and its usual synchronous form: n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages as they
+# are.
+_A2C_DEFAULTS: Sections = {
+    "env": {"num_envs": 16},
+    "training": {
+        "n_steps": 5,
+        "learning_rate": 7e-4,
+        "gamma": 0.99,
+        "gae_lambda": 1.0,
+        "normalize_advantages": False,
+    },
+}
+# RMSProp as in arXiv 1802.01561; the numbers were chosen on Procgen (docs/results.md), the paper's are for losses that
+# are summed over samples.
+_IMPALA_DEFAULTS: Sections = {
+    "env": {"num_envs": 64},
+    "training": {
+        "n_steps": 32,
+        "learning_rate": 2e-4,
+        "entropy_coefficient": 0.003,
+        "normalize_advantages": False,
+    },
+}
+
+_RECORDS = (
+    Algorithm(
+        name="ppo",
+        targets="gae",
+        loss="ppo_loss",
+        optimizer="adam",
+        cells=_SYNCHRONOUS,
+        reads=(*_MINIBATCHES, *_CLIPPING, *_GRADIENTS, "parallel.preempt_stragglers"),
+    ),
+    Algorithm(
+        name="a2c",
+        targets="gae",
+        loss="a2c_loss",
+        optimizer="rmsprop",
+        cells=_SYNCHRONOUS,
+        reads=(*_GRADIENTS, "parallel.preempt_stragglers"),
+        defaults=_A2C_DEFAULTS,
+    ),
+    Algorithm(
+        name="impala",
+        targets="vtrace",
+        loss="a2c_loss",
+        optimizer="rmsprop",
+        cells={
+            "sequential": Cell("synchronous", "yes, without lag"),
+            "parallel": Cell("actor_learner", "actors and a learner"),
+            "distributed": Cell("actor_learner", "actors and a learner on each rank"),
+        },
+        reads=(*_VTRACE, *_ACTORS, *_GRADIENTS, "parallel.workers_per_rank"),
+        helpers="actors",
+        defaults=_IMPALA_DEFAULTS,
+    ),
+    Algorithm(
+        name="a3c",
+        targets="gae",
+        loss="a2c_loss",
+        optimizer="rmsprop",  # always: its workers share RMSProp's statistics
+        cells={
+            "sequential": Cell("synchronous", "one worker: A2C"),
+            "parallel": Cell("hogwild", "workers without locks"),
+            "distributed": Cell("hogwild", "workers without locks on each rank, averaged periodically"),
+        },
+        reads=("parallel.workers_per_rank",),
+        helpers="workers",
+        defaults=_A2C_DEFAULTS,
+    ),
+)
+ALGORITHMS: Mapping[str, Algorithm] = {record.name: record for record in _RECORDS}
+OF_SOME_ALGORITHMS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))
