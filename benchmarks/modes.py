@@ -23,7 +23,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from measuring import PausedRun, Turn
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 ONE_THREAD, ALL_THREADS, PARALLEL = "sequential, 1 thread", "sequential, all cores", "parallel"
@@ -56,7 +56,7 @@ def config(algorithm: str, name: str, *more: str) -> tuple[str, ...]:
     return (algorithm, "--config", str(CONFIGS / f"{name}.yaml"), *more)
 
 
-WORKERS = machine.default_workers()
+WORKERS = cores.observe().physical
 ENDLESS = ("--total-updates", "100000000", "--checkpoint-seconds", "1000000")
 PATIENT = ("--timeout-seconds", "1000000")  # the pauses are long
 MODES = {

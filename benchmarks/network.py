@@ -19,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlcluster.settings.schema import NETWORK_NAMES, KernelsName, PolicySettings
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 
 if TYPE_CHECKING:  # torch and numpy are imported for real after the threads are limited
     from torch import Tensor, nn
@@ -51,11 +51,11 @@ class Flop(NamedTuple):
 def main() -> None:
     options = _options()
     os.environ.update(TORCH_LIMITS[options.instruction_set])
-    machine.limit_threads(options.num_threads)
+    cores.limit_threads(options.num_threads)
     import torch
 
-    cores = f"{options.num_threads} threads of {machine.cores_allowed()} cores, {options.instruction_set}"
-    print(f"{machine.cpu_model()}, {cores}, torch {torch.__version__}, commit {machine.git_commit()}")
+    used = f"{options.num_threads} threads of {cores.allowed()} cores, {options.instruction_set}"
+    print(f"{machine.cpu_model()}, {used}, torch {torch.__version__}, commit {machine.git_commit()}")
     peak = max(sgemm_peak(options.seconds) for _ in range(3))
     print(f"sgemm peak {peak / 1e9:.0f} GFLOP/s")
     lines = [line for network in NETWORK_NAMES for line in measure_network(network, options, peak)]

@@ -24,7 +24,7 @@ from statistics import median
 from typing import NamedTuple
 
 from measuring import measure_training, run, seconds_of_others
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_ENVIRONMENT = ROOT / ".venv-peers"
@@ -71,7 +71,7 @@ def main() -> None:
     options = _options()
     make_peer_environment()
     load = os.getloadavg()[0]
-    print(f"{machine.cpu_model()}, {machine.cores_allowed()} cores, load {load:.1f}, commit {machine.git_commit()}")
+    print(f"{machine.cpu_model()}, {cores.allowed()} cores, load {load:.1f}, commit {machine.git_commit()}")
     print(f"peer: {', '.join(PEER_PACKAGES)}; {options.repeats} repeats")
     columns = f"{'ours fps':>11}{'peer fps':>11}{'ratio':>8}{'bar':>6}{'pairs':>15}{'others':>8}"
     print(f"{'workload':10}{'threads':>8}{columns}")
@@ -119,7 +119,7 @@ def _print_line(name: str, num_threads: int, pairs: list[Pair]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    all_threads = sorted({1, machine.cores_allowed()})
+    all_threads = sorted({1, cores.allowed()})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=(*WORKLOADS, "all"), default="all", help="default: all")
     parser.add_argument(

@@ -19,14 +19,14 @@ import pytest
 
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.system.launcher import LOOPBACK, Place
 from rlcluster.system.processes import run_ranks
 from rlcluster.system.signals import StopRequest
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("unhurried")
-machine.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
+cores.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
 
 from rlcluster.exchange.ranks import join_group  # noqa: E402 - it imports torch
 from rlcluster.runs.status import RunState  # noqa: E402 - it imports numpy

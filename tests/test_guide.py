@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlcluster.cli import main
-from rlcluster.system import machine
+from rlcluster.system import cores
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guide.md"
@@ -70,7 +70,7 @@ def exit_code_of(words: list[str]) -> int:
 @pytest.fixture
 def _one_thread_afterwards():
     yield
-    machine.limit_threads(1)
+    cores.limit_threads(1)
 
 
 @pytest.mark.slow

@@ -130,27 +130,27 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from rlcluster.system import machine
+    from rlcluster.system import cores
 
-    machine.limit_threads(machine.num_threads(options.num_threads))
+    cores.limit_threads(options.num_threads or cores.allowed())
     from rlcluster.evaluation.evaluate import evaluate_command
 
     return evaluate_command(options)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from rlcluster.system import machine
+    from rlcluster.system import cores
 
-    machine.limit_threads(machine.num_threads(options.num_threads))
+    cores.limit_threads(options.num_threads or cores.allowed())
     from rlcluster.experiments.check import check_command
 
     return check_command(Path(options.output_dir))
 
 
 def _scale(options: argparse.Namespace) -> int:
-    from rlcluster.system import machine
+    from rlcluster.system import cores
 
-    machine.limit_threads(1)  # this process waits; the runs have threads of their own
+    cores.limit_threads(1)  # this process waits; the runs have threads of their own
     from rlcluster.experiments.scaling import ScaleRequest, scale_command
 
     flags = _given_flags(options)

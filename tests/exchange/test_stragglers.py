@@ -14,6 +14,7 @@ from rlcluster.exchange.stragglers import Race
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner, _flatten
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import partition
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 
@@ -73,7 +74,7 @@ class SlowEnvironments:
 def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
     """Rank 2 is slow. Returns what the rank has collected and the gradient that all have exchanged."""
     settings = settings_for(preempt)
-    share = ranks.share_of(settings.env.num_envs)
+    share = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     vector = environments.make(settings.env, share)
     actor = Actor(SlowEnvironments(vector, 0.05 if ranks.rank == 2 else 0.0), STEPS, settings.env.seed)  # type: ignore[arg-type]
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)

@@ -28,7 +28,8 @@ from rlcluster.experiments.scaling_statistics import (
     summarise,
     t_quantile,
 )
-from rlcluster.system import machine
+from rlcluster.system import cores
+from rlcluster.system.cores import Core, Cores
 
 from conftest import CARTPOLE, flags, rlcluster
 
@@ -192,7 +193,7 @@ def test_strong_scaling_keeps_the_environments_and_weak_scaling_those_of_each_wo
         ("weak", 4),
     ]
     assert [case.settings.env.num_envs for case in cases] == [4, 4, 4, 16]
-    assert [case.settings.num_workers for case in cases] == [1, 4, 1, 4]
+    assert [case.settings.given_processes for case in cases] == [1, 4, 1, 4]
     assert {case.settings.num_minibatches for case in cases} == {4}  # as many exchanges in each update
     assert {case.settings.training.total_updates for case in cases} == {30}
     assert {case.settings.hardware.num_threads for case in cases} == {1}
@@ -207,7 +208,7 @@ def test_a_file_gives_threads_but_neither_workers_nor_budget(tmp_path: Path) -> 
         "parallel: {num_workers: 3, num_envs_per_worker: 5}\noutput: {log_dir: shared}\n"
     )
     settings = scaling.plan(request(config=str(file), scalings=("strong",)))[1].settings
-    assert (settings.mode, settings.num_workers, settings.env.num_envs) == ("parallel", 4, 4)
+    assert (settings.mode, settings.given_processes, settings.env.num_envs) == ("parallel", 4, 4)
     assert (settings.training.total_updates, settings.training.duration) == (30, None)
     assert (settings.hardware.num_threads, settings.output.log_dir) == (2, None)
 
@@ -301,7 +302,7 @@ def test_workers_beyond_the_physical_cores_are_marked(
     stand_in: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in({})
-    monkeypatch.setattr(machine, "default_workers", lambda: 2)
+    monkeypatch.setattr(cores, "observe", lambda: Cores(2, (Core(0, 0), Core(1, 1))))
     assert scale(tmp_path / "new", world_sizes="2,4", repeats=2, scaling="both") == 0
     out = capfd.readouterr().out
     assert out.count("    * 4  400  ") == 2  # an interval without width is not shown
@@ -344,7 +345,7 @@ def test_scaling_is_measured_with_real_runs(tmp_path: Path) -> None:
     assert summary["rows"][1]["efficiency"] == pytest.approx(speedup / 2)
     assert summary["rows"][1]["serial_fraction"] == pytest.approx((1 / speedup - 0.5) / 0.5)
     assert summary["rows"][1]["speedup_low"] is None
-    assert summary["machine"]["cores_allowed"] == machine.cores_allowed()
+    assert summary["machine"]["cores_allowed"] == cores.allowed()
     assert summary["settings"]["training"]["total_updates"] == 3
     with (folder / "summary.csv").open() as file:
         assert math.isclose(float(list(csv.DictReader(file))[1]["speedup"]), speedup)

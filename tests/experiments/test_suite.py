@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from rlcluster.experiments.suite_plan import planned_cores, read_suite
-from rlcluster.system import machine
+from rlcluster.system import cores
+from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
 
 from conftest import command, rlcluster, start
@@ -26,6 +27,9 @@ TINY: dict[str, Any] = {
     "settings": {"env": {"num_envs": 4}, "training": {"n_steps": 16}, "hardware": {"num_threads": 1}},
     "algorithm_settings": {"ppo": {"training": {"batch_size": 32}}},
 }
+
+
+EIGHT_CORES = Cores(8, tuple(Core(k, k) for k in range(8)))
 
 
 def plan_file(folder: Path, **changes: Any) -> Path:
@@ -54,14 +58,14 @@ def test_every_combination_is_a_cell_and_seeds_come_last(tmp_path):
 def test_a_cell_has_the_settings_of_all_of_its_algorithm_and_of_its_mode(tmp_path):
     changes = {"modes": ["parallel"], "mode_settings": {"parallel": {"parallel": {"num_workers": 2}}}}
     ppo, a2c = (cell.settings for cell in read_suite(plan_file(tmp_path, **changes)).cells)
-    assert (ppo.batch_size, ppo.training.n_steps, ppo.env.num_envs, ppo.num_workers) == (32, 16, 4, 2)
+    assert (ppo.batch_size, ppo.training.n_steps, ppo.env.num_envs, ppo.given_processes) == (32, 16, 4, 2)
     assert (a2c.algorithm, a2c.training.n_steps, a2c.env.seed) == ("a2c", 16, 1)
     assert ppo.training.total_timesteps == a2c.training.total_timesteps == 512
     assert ppo.training.duration is None
 
 
 def test_core_hours_become_time_by_the_cores_of_the_cell(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "cores_allowed", lambda: 8)
+    monkeypatch.setattr(cores, "observe", lambda: EIGHT_CORES)
     changes = {
         "algorithms": ["ppo"],
         "modes": ["sequential", "parallel"],
@@ -76,14 +80,13 @@ def test_core_hours_become_time_by_the_cores_of_the_cell(tmp_path, monkeypatch):
 
 
 def test_workers_without_a_number_of_threads_count_as_training_will_use_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "cores_allowed", lambda: 8)
-    monkeypatch.setattr(machine, "default_workers", lambda: 8)
+    monkeypatch.setattr(cores, "observe", lambda: EIGHT_CORES)
     changes = {
         **{"algorithms": ["ppo"], "modes": ["parallel"], "budget": {"core_hours": 1}},
         "settings": {"env": {"num_envs": 8}, "training": {"n_steps": 16}, "parallel": {"num_workers": 4}},
     }
     (cell,) = read_suite(plan_file(tmp_path, **changes)).cells
-    assert planned_cores(cell.settings) == 4 * machine.num_threads(None, 4)
+    assert planned_cores(cell.settings) == 4 * 2
 
 
 def test_what_the_plan_decides_itself_is_refused_in_its_settings(tmp_path):

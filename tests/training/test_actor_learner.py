@@ -16,8 +16,9 @@ from rlcluster.learning.learner import Learner, LearnReport
 from rlcluster.networks.policy import make_policy
 from rlcluster.runs.checkpoint import load_checkpoint
 from rlcluster.settings.loading import load_settings
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.training.actor_learner import ActorLearner
+from rlcluster.training.planning import agree_on_plan
 
 from conftest import CARTPOLE, COINRUN, assert_same_course, command, flags, metrics, start, train
 
@@ -116,14 +117,15 @@ def test_the_lag_is_logged_and_bounded_by_the_slots_and_every_step_counts(tmp_pa
     assert records[-1]["steps_global"] == 30 * 4 * 32
 
 
-@pytest.mark.parametrize(("kernels", "expected"), [("native", max(1, machine.default_workers() - 1)), ("torch", None)])
+@pytest.mark.parametrize(("kernels", "expected"), [("native", max(1, cores.observe().physical - 1)), ("torch", None)])
 def test_torch_leaves_the_actors_core_alone_if_there_are_kernels(kernels: str, expected: int | None) -> None:
-    cores, before = machine.default_workers(), torch.get_num_threads()
+    physical, before = cores.observe().physical, torch.get_num_threads()
     flags = {"env.name": "coinrun", "env.num_envs": 1, "training.n_steps": 2, "policy.network": "nature"}
-    flags |= {"parallel.num_workers": 1, "hardware.num_threads": cores, "hardware.kernels": kernels}
+    flags |= {"parallel.num_workers": 1, "hardware.num_threads": physical, "hardware.kernels": kernels}
     try:
-        with closing(ActorLearner(load_settings("impala", "parallel", flags=flags), Ranks(), None)):
-            assert torch.get_num_threads() == (expected or cores)
+        settings = load_settings("impala", "parallel", flags=flags)
+        with closing(ActorLearner(settings, agree_on_plan(settings, Ranks()), Ranks(), None)):
+            assert torch.get_num_threads() == (expected or physical)
     finally:
         torch.set_num_threads(before)
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rlcluster.runs.status import read_state
-from rlcluster.system import machine
+from rlcluster.system import cores
 
 from conftest import CARTPOLE, COINRUN, assert_same_course, flags, metrics, rlcluster, start
 
@@ -63,7 +63,7 @@ def test_our_threads_win_over_torchruns(tmp_path: Path) -> None:
             command, check=True, capture_output=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         summary = json.loads((run / "benchmark_metrics.json").read_text())
-        expected = machine.cores_allowed() if num_ranks == 1 else max(1, machine.default_workers() // num_ranks)
+        expected = cores.allowed() if num_ranks == 1 else max(1, cores.observe().physical // num_ranks)
         assert summary["num_threads"] == expected
 
 

@@ -12,7 +12,7 @@ import pytest
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.learner import LearnReport
 from rlcluster.runs.checkpoint import load_checkpoint, save_checkpoint
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.training.hogwild import _content
 from rlcluster.training.hogwild_process import UpdateMade
 from rlcluster.training.pending import pack
@@ -87,12 +87,12 @@ def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp
 
 
 def test_workers_with_several_threads_share_out_the_cores(tmp_path: Path) -> None:
-    cores = machine.default_workers()
+    physical = cores.observe().physical
     options = {key: value for key, value in OPTIONS.items() if key != "--num-workers"}
-    result = train("a3c", tmp_path / "run", {**options, "--total-updates": 1, "--num-threads": cores})
-    assert "they take turns" not in result.stderr
+    result = train("a3c", tmp_path / "run", {**options, "--total-updates": 1, "--num-threads": physical})
+    assert "they alternate" not in result.stderr
     summary = json.loads((tmp_path / "run" / "benchmark_metrics.json").read_text())
-    assert (summary["num_workers"], summary["num_threads"]) == (1, cores)
+    assert (summary["num_workers"], summary["num_threads"]) == (1, physical)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import partition
 from rlcluster.runs.checkpoint import load_checkpoint
 from rlcluster.settings.loading import load_settings
 
@@ -122,7 +123,7 @@ def test_a_users_error_on_a_rank_is_one_line(tmp_path: Path) -> None:
 def collect(ranks: Ranks, name: str) -> list[Any]:
     """The first rollout of a rank's share of four environments."""
     settings = load_settings("ppo", flags={"env.name": name, "env.num_envs": 4, "policy.network": NETWORKS[name]})
-    vector = environments.make(settings.env, ranks.share_of(4))
+    vector = environments.make(settings.env, partition(range(4), ranks.world_size)[ranks.rank])
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
     rollout = Actor(vector, 24, settings.env.seed).collect(policy, 0)
     columns = (rollout.observations, rollout.actions, rollout.rewards, rollout.dones, rollout.values)

@@ -13,6 +13,7 @@ from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import partition
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 
@@ -46,7 +47,7 @@ def flat(learner: Learner) -> dict[str, Any]:
 
 
 def on_rank(ranks: Ranks, updates: int, changes: dict[str, Any]) -> tuple[dict[str, Any], bool, bool]:
-    learner = learn(settings_for(**changes), ranks.share_of(NUM_ENVS), ranks, updates)
+    learner = learn(settings_for(**changes), partition(range(NUM_ENVS), ranks.world_size)[ranks.rank], ranks, updates)
     return flat(learner), learner.is_synchronised, learner.ranks_agree()
 
 

@@ -246,11 +246,11 @@ def test_every_shipped_config_loads() -> None:
 def test_threads_are_limited_before_torch_and_numpy_are_loaded() -> None:
     code = (
         "import sys\n"
-        "from rlcluster.system import machine\n"
+        "from rlcluster.system import cores\n"
         "from rlcluster.training import train\n"
         "from rlcluster.settings.loading import load_settings\n"
         "loaded = lambda: str({'torch', 'numpy'} & set(sys.modules))\n"
-        "machine.limit_threads = lambda num_threads: sys.exit(loaded())\n"
+        "cores.limit_threads = lambda num_threads: sys.exit(loaded())\n"
         "train.train(load_settings(flags={'env.name': 'CartPole-v1'}))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

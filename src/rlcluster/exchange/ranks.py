@@ -30,11 +30,6 @@ LEAST_JOIN_SECONDS = 60.0
 JOIN_GRACE_SECONDS = 10.0
 
 
-def deal(things: range, parts: int) -> list[range]:
-    """Contiguous parts, as even as possible."""
-    return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
-
-
 class LostRankError(RankError):
     """Another rank has died or does not answer."""
 
@@ -55,10 +50,6 @@ class Ranks:
     @property
     def world_size(self) -> int:
         return self.place.world_size
-
-    def share_of(self, count: int) -> range:
-        """The part of 0..count-1 that this rank owns: contiguous, and as even as possible."""
-        return deal(range(count), self.world_size)[self.rank]
 
     def sum_(self, values: Tensor) -> Tensor:
         """The sum over ranks, in place."""

@@ -18,7 +18,7 @@ from rlcluster.environments.procgen import SPEC
 from rlcluster.networks.kernels.library import KernelsMissingError, load
 from rlcluster.networks.policy import ActorCritic, make_policy
 from rlcluster.settings.schema import EnvSettings, KernelsName, PolicySettings
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
@@ -103,7 +103,7 @@ def _torch() -> str:
 
 
 def _cores() -> str:
-    allowed, threads = machine.cores_allowed(), torch.get_num_threads()
+    allowed, threads = cores.allowed(), torch.get_num_threads()
     if threads > allowed:
         raise CheckFailedError(f"{threads} threads on {allowed} cores; use --num-threads {allowed}")
     return f"{allowed} this process may use ({machine.cpu_model()})"

@@ -22,7 +22,7 @@ from rlcluster.runs.reader import METRICS_FILE, read_metrics
 from rlcluster.runs.status import make_folders, refuse_occupied
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import BUDGETS, Settings
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.console import clock_text, counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
@@ -67,7 +67,7 @@ def scale_command(request: ScaleRequest) -> int:
     """Measures, writes and prints; 0 if every run has finished."""
     cases = plan(request)
     settings = cases[0].settings
-    workers_that_fit = max(1, machine.default_workers() // (settings.hardware.num_threads or 1))
+    workers_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
     make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
     with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
         rows = _run_all(request, cases, stop)
@@ -146,8 +146,8 @@ def _refuse_too_short(request: ScaleRequest, settings: Settings) -> None:
         updates = min(updates, math.ceil(training.total_timesteps / settings.rollout_size))
     if request.warmup_iters >= updates:
         raise UserError(
-            f"--warmup-iters {request.warmup_iters}: a run of {settings.num_workers} workers has {updates} updates, "
-            f"none is left to measure; use fewer, or --total-updates {request.warmup_iters + 1} or more"
+            f"--warmup-iters {request.warmup_iters}: a run of {settings.given_processes} workers has {updates} updates,"
+            f" none is left to measure; use fewer, or --total-updates {request.warmup_iters + 1} or more"
         )
 
 
@@ -224,5 +224,5 @@ def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> 
         "warmup_iters": request.warmup_iters,
         "workers_that_fit": workers_that_fit,
         "settings": settings.to_dict(),
-        "machine": machine.facts(machine.num_threads(settings.hardware.num_threads)),
+        "machine": machine.facts(settings.hardware.num_threads or 1),
     }

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from rlcluster.runs.reader import cores_used
+from rlcluster.plan import forecast
 from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.games import game_name
 from rlcluster.settings.loading import flatten, hint, load_settings, override, read_file
@@ -25,7 +25,7 @@ from rlcluster.settings.schema import (
     Settings,
 )
 from rlcluster.settings.values import Count, Duration, Natural, Number, Positive, Seed, is_null
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.system.errors import UserError
 
 Overrides = dict[str, dict[str, Any]]  # sections of settings
@@ -114,21 +114,10 @@ def _refusal(path: Path, problems: list[str]) -> UserError:
 
 
 def planned_cores(settings: Settings) -> int:
-    """Cores that a cell will keep: its own threads, or what its workers share."""
-    allowed = machine.cores_allowed()
-    if settings.mode == "sequential":
-        ranks, workers = 1, 1
-    elif settings.traits.helpers:
-        if settings.crew_size is None or settings.hardware.num_threads is None:
-            return allowed  # they are measured at the start, and share all cores
-        ranks = settings.num_ranks or 1
-        workers = ranks * settings.crew_size
-    else:
-        ranks = workers = settings.num_ranks or min(machine.default_workers(), settings.env.num_envs)
-    learners = workers if settings.traits.helpers == "workers" else ranks
-    facts = {"algorithm": settings.algorithm, "mode": settings.mode, "world_size": ranks, "num_workers": workers}
-    num_threads = machine.num_threads(settings.hardware.num_threads, learners)
-    return cores_used({**facts, "num_threads": num_threads}, allowed)
+    """Cores that a cell will keep busy: all, where that is measured at its start."""
+    own = cores.observe()
+    plan = forecast(settings, own)
+    return own.allowed if plan is None else plan.num_cores
 
 
 def _problem(location: list[str], error: Any) -> str:

@@ -31,7 +31,7 @@ from rlcluster.settings.schema import (
     setting_fields,
 )
 from rlcluster.settings.values import is_null
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import launched
 
@@ -184,11 +184,11 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     each = settings.parallel.num_envs_per_worker
     if settings.mode == "sequential" or each is None:
         return settings, list(_combination_problems(settings))
-    if settings.crew_size is None and settings.traits.helpers == "actors" and settings.mode == "parallel":
+    if settings.given_helpers is None and settings.traits.helpers == "actors" and settings.mode == "parallel":
         message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
         return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
     place = launched() if settings.mode == "distributed" else None
-    num_workers = settings.num_workers or (place.world_size if place else machine.default_workers())
+    num_workers = settings.processes(cores.observe().physical, place.world_size if place else None)
     if is_total_given and settings.env.num_envs != num_workers * each:
         keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
         product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"
@@ -259,7 +259,7 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             "exchanged at every step of the optimiser",
         )
     is_asynchronous = settings.traits.helpers_in(settings.mode) == "actors"
-    if is_asynchronous and parallel.deterministic and None in (settings.crew_size, settings.hardware.num_threads):
+    if is_asynchronous and parallel.deterministic and None in (settings.given_helpers, settings.hardware.num_threads):
         name = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
         yield Problem(
             frozenset({"parallel.deterministic", f"parallel.{name}", "hardware.num_threads"}),

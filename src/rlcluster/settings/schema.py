@@ -233,23 +233,27 @@ class Settings(Section):
         return self.training.n_steps * self.env.num_envs
 
     @property
-    def num_workers(self) -> int | None:
-        """Processes that train together; None: to be chosen for the machine, or given by the launcher."""
+    def given_processes(self) -> int | None:
+        """What `num_workers` says; None: it depends on the machine or on the launcher. Of a parallel impala or a3c
+        these are the helpers of the one rank, else ranks.
+        """
         if self.mode == "sequential":
             return 1
         return self.parallel.num_workers or (self.cluster.num_workers if self.mode == "distributed" else None)
 
     @property
-    def num_ranks(self) -> int | None:
-        """Processes that exchange gradients; as `num_workers`, except that a parallel impala or a3c is one rank, which
-        leads its workers.
-        """
-        return 1 if self.mode == "parallel" and self.traits.helpers else self.num_workers
+    def given_ranks(self) -> int | None:
+        """Ranks, as far as the settings decide."""
+        return 1 if self.mode == "parallel" and self.traits.helpers else self.given_processes
 
     @property
-    def crew_size(self) -> int | None:
-        """Workers that a rank of impala or a3c leads; None: to be chosen for the machine."""
+    def given_helpers(self) -> int | None:
+        """Actors or workers of each rank of impala or a3c, as far as the settings decide."""
         return self.parallel.num_workers if self.mode == "parallel" else self.parallel.workers_per_rank
+
+    def processes(self, physical_cores: int, launched: int | None) -> int:
+        """What `num_workers` means: as given, as many as a launcher has started, or one for each physical core."""
+        return self.given_processes or launched or physical_cores
 
     @property
     def batch_size(self) -> int:

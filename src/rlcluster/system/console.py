@@ -147,8 +147,9 @@ def update_line(record: dict[str, Any]) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    """`1 rank`, `2 ranks`, `2 processes`."""
+    plural = "es" if thing.endswith("s") else "s"
+    return f"{number} {thing}{'' if number == 1 else plural}"
 
 
 def clock_text(seconds: float) -> str:

@@ -21,15 +21,14 @@ from rlcluster.learning import actor
 from rlcluster.learning.actor import ActorState
 from rlcluster.learning.learner import Learner
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import Plan, RankPlan
 from rlcluster.settings.schema import Settings
-from rlcluster.system import machine
 from rlcluster.system.console import counted, say
 from rlcluster.system.machine import Memory
 from rlcluster.training import loop, pending
 from rlcluster.training.actors import Actors
-from rlcluster.training.loop import Updated, Workforce
+from rlcluster.training.loop import Updated
 from rlcluster.training.pending import Ready, trajectories
-from rlcluster.training.split import Split, split_cores
 
 DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and not learnt yet
 
@@ -37,23 +36,21 @@ DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and no
 class ActorLearner:
     """A learner in this process, and actors in processes of their own."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
-        self._envs = ranks.share_of(settings.env.num_envs)
+        own_plan = plan.ranks[ranks.rank]
+        self._envs = own_plan.envs
         self._is_deterministic = settings.parallel.deterministic
-        split = split_cores(settings, len(self._envs), ranks.place.local_world_size)
-        self.workforce = Workforce(split.num_actors, split.learner_threads)
-        self._tell(split)
-        machine.pin_to(split.learner_cores())  # before the first threads of the learner
-        torch.set_num_threads(split.learner_threads)
+        self._tell(own_plan)
+        torch.set_num_threads(own_plan.threads)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        if policy.keep_threads_for_kernels(split.learner_threads):
-            torch.set_num_threads(split.torch_threads)
+        if policy.keep_threads_for_kernels(own_plan.threads):
+            torch.set_num_threads(own_plan.torch_threads)
         self.learner = Learner(settings, policy, self._envs, ranks)
         self._ready: deque[Ready] = deque()
         own = self._restore(restored) if restored is not None else None
-        self._actors = Actors(settings, self._envs, spec, split, own, len(self.learner.parameters))
+        self._actors = Actors(settings, own_plan, spec, own, len(self.learner.parameters))
         self._free = [deque(range(self._actors.num_slots)) for _ in range(len(self._actors))]
         self._ordered_at: dict[tuple[int, int], int] = {}  # actor and slot of an open order: the updates until then
         self._states: dict[int, ActorState] = {}
@@ -105,10 +102,10 @@ class ActorLearner:
             self.learner.normalizer.forget_episodes()
         return actor.share(content["actor"], self._envs)
 
-    def _tell(self, split: Split) -> None:
+    def _tell(self, own: RankPlan) -> None:
         if self._ranks.rank == 0:
-            where = "on cores of their own" if split.cores else "where the system puts them"
-            threads, actors = counted(split.learner_threads, "thread"), counted(split.num_actors, "actor")
+            where = "pinned to cores of their own" if own.helpers[0].cores else "not pinned"
+            threads, actors = counted(own.threads, "thread"), counted(len(own.helpers), "actor")
             say(f"each learner has {threads} and {actors}, {where}")
 
     def _order(self) -> None:

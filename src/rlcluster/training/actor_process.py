@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import TellState, serve
 
@@ -25,12 +25,11 @@ class Assignment:
     """What an actor must know to begin."""
 
     settings_json: str
-    envs: range
+    plan: HelperPlan
     restored: ActorState | None
     slots: Path
     num_slots: int
     parameters: Path
-    cores: Sequence[int]  # to be tied to; empty: the system decides
 
 
 class Fill(NamedTuple):
@@ -51,8 +50,8 @@ class Filled(NamedTuple):
 
 def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> None:
     """The process of actor `number`."""
-    machine.limit_threads(1)
-    machine.pin_to(assignment.cores)
+    cores.limit_threads(assignment.plan.threads)
+    cores.pin_to(assignment.plan.cores)
     from rlcluster.exchange.shared_parameters import SharedParameters
     from rlcluster.learning.actor import make_actor
     from rlcluster.learning.learner import FlatParameters
@@ -60,12 +59,12 @@ def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> No
     from rlcluster.networks.policy import make_policy
 
     settings = Settings.model_validate_json(assignment.settings_json)
-    actor = make_actor(settings, assignment.envs, assignment.restored)
+    actor = make_actor(settings, assignment.plan.envs, assignment.restored)
     spec = actor.environments.spec
     policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
     own = FlatParameters(policy).parameters
     parameters = SharedParameters(assignment.parameters, len(own))
-    shape = RolloutShape(settings.training.n_steps, len(assignment.envs), spec)
+    shape = RolloutShape(settings.training.n_steps, len(assignment.plan.envs), spec)
     slots = Slots(assignment.slots, shape, assignment.num_slots)
     idle_since = time.perf_counter()
 

@@ -8,30 +8,28 @@ from pathlib import Path
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.exchange.ranks import deal
 from rlcluster.exchange.shared_parameters import SharedParameters, parameters_file
 from rlcluster.learning.actor import ActorState
 from rlcluster.learning.rollout import Rollout, RolloutShape, Slots, slots_file
+from rlcluster.plan import RankPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
 from rlcluster.training.actor_process import Assignment, Fill, Filled, act
 from rlcluster.training.helpers import Helpers, TellState
-from rlcluster.training.split import Split
 
 
 class Actors:
     def __init__(
         self,
         settings: Settings,
-        envs: range,
+        plan: RankPlan,
         spec: EnvironmentSpec,
-        split: Split,
         restored: ActorState | None,
         num_parameters: int,
     ) -> None:
         self.num_slots = settings.parallel.slots_per_actor  # of each
-        self._shares = shares = deal(envs, split.num_actors)
-        shapes = [RolloutShape(settings.training.n_steps, len(share), spec) for share in shares]
+        self._plans = plan.helpers
+        shapes = [RolloutShape(settings.training.n_steps, len(own.envs), spec) for own in plan.helpers]
         folder = Path(settings.hardware.rollout_dir) if settings.hardware.rollout_dir is not None else None
         with ExitStack() as files:  # they have no names: open until all actors have mapped them
             parameters = files.enter_context(parameters_file(num_parameters))
@@ -41,14 +39,13 @@ class Actors:
             assignments = [
                 Assignment(
                     settings_json=settings.model_dump_json(),
-                    envs=share,
-                    restored=restored.of(share, envs) if restored is not None else None,
+                    plan=own,
+                    restored=restored.of(own.envs, plan.envs) if restored is not None else None,
                     slots=file.path,
                     num_slots=self.num_slots,
                     parameters=parameters.path,
-                    cores=cores,
                 )
-                for share, file, cores in zip(shares, slots, split.actor_cores(), strict=True)
+                for own, file in zip(plan.helpers, slots, strict=True)
             ]
             self._helpers = Helpers("actor", act, assignments, settings.parallel.timeout_seconds)
 
@@ -57,7 +54,7 @@ class Actors:
 
     def size(self, actor: int) -> int:
         """How many environments it plays."""
-        return len(self._shares[actor])
+        return len(self._plans[actor].envs)
 
     def publish(self, parameters: Tensor, version: int) -> None:
         self._parameters.publish(parameters, version)

@@ -15,30 +15,28 @@ import numpy as np
 import torch
 
 from rlcluster import environments
-from rlcluster.exchange.ranks import Ranks, deal
+from rlcluster.exchange.ranks import Ranks
 from rlcluster.exchange.shared_parameters import SharedTraining, training_file
 from rlcluster.learning import actor
 from rlcluster.learning.learner import Learner, LearnReport, count_parameters
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import Plan
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
 from rlcluster.training import loop
 from rlcluster.training.helpers import Helpers, TellState
 from rlcluster.training.hogwild_process import Assignment, MakeUpdate, UpdateMade, WorkerState, work
-from rlcluster.training.loop import Updated, Workforce
+from rlcluster.training.loop import Updated
 from rlcluster.training.pending import pack, unpack
-from rlcluster.training.split import cores_of_rank, cores_to_pin
 
 
 class Hogwild:
     """Workers in processes of their own, and a learner here that never learns: it holds what is shared."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks = settings, ranks
-        envs = ranks.share_of(settings.env.num_envs)
-        cores, num_threads = cores_of_rank(ranks.place.local_world_size), settings.hardware.num_threads or 1
-        size = settings.crew_size or max(1, min(cores // num_threads, len(envs)))
-        self.workforce = Workforce(size, num_threads)
+        envs, helpers = plan.ranks[ranks.rank].envs, plan.ranks[ranks.rank].helpers
+        size = len(helpers)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         num_parameters = count_parameters(policy)
@@ -52,19 +50,15 @@ class Hogwild:
             self.learner.push()
             if restored is not None:
                 self.learner.restore(restored["learner"])
-            is_pinned = settings.parallel.pin_workers and size == cores and num_threads == 1
-            pinned = cores_to_pin(cores, ranks.place.local_world_size) if is_pinned else []
-            workers_of_all = int(ranks.sum_(torch.tensor([size])))
             assignments = [
                 Assignment(
-                    settings_json=_as_if_alone(settings, share).model_dump_json(),
-                    envs=share,
-                    restored=_share(restored, share, workers_of_all) if restored is not None else None,
+                    settings_json=_as_if_alone(settings, own.envs).model_dump_json(),
+                    plan=own,
+                    restored=_share(restored, own.envs, plan.num_acting) if restored is not None else None,
                     training=file.path,
                     num_workers=size,
-                    cores=pinned[number : number + 1],
                 )
-                for number, share in enumerate(deal(envs, size))
+                for own in helpers
             ]
             self._workers = Helpers("worker", work, assignments, settings.parallel.timeout_seconds)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
-from rlcluster.system import machine
+from rlcluster.system import cores
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import TellState, serve
 
@@ -32,11 +32,10 @@ class Assignment:
     """What a worker must know to begin."""
 
     settings_json: str  # as if its environments were all
-    envs: range
+    plan: HelperPlan
     restored: WorkerState | None
     training: Path
     num_workers: int
-    cores: Sequence[int]  # to be tied to; empty: the system decides
 
 
 class MakeUpdate(NamedTuple):
@@ -60,8 +59,8 @@ class UpdateMade(NamedTuple):
 def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> None:
     """The process of worker `number`."""
     settings = Settings.model_validate_json(assignment.settings_json)
-    machine.limit_threads(settings.hardware.num_threads or 1)
-    machine.pin_to(assignment.cores)
+    cores.limit_threads(assignment.plan.threads)
+    cores.pin_to(assignment.plan.cores)
     worker = Worker(number, settings, assignment)
     serve(pipe, stop, worker.follow)
     worker.close()
@@ -80,7 +79,7 @@ class Worker:
         from rlcluster.learning.rollout import RolloutShape, mapped_rollout
         from rlcluster.networks.policy import make_policy
 
-        envs, restored, ranks = assignment.envs, assignment.restored, Ranks()
+        envs, restored, ranks = assignment.plan.envs, assignment.restored, Ranks()
         self._number, self._timer = number, ranks.timer
         self._actor = make_actor(settings, envs, restored.actor if restored is not None else None)
         spec = self._actor.environments.spec

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.learner import Learner, LearnReport
+from rlcluster.plan import Plan
 from rlcluster.runs.episodes import EpisodeHistory, EpisodeSummary
 from rlcluster.runs.reader import FINAL_FPS_UPDATES
-from rlcluster.runs.writer import RunDirectory, SilentRun
 from rlcluster.settings.schema import Settings
 from rlcluster.system.clock import Stopwatch
-from rlcluster.system.console import Reporter, say, warn
+from rlcluster.system.console import say, warn
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.machine import Memory, OtherWork
-from rlcluster.system.signals import StopRequest
 from rlcluster.training.budget import Budget
+from rlcluster.training.loops import Job
 
 
 class Updated(NamedTuple):
@@ -35,23 +35,12 @@ class Updated(NamedTuple):
     figures: dict[str, float]  # further fields of the log
 
 
-class Workforce(NamedTuple):
-    """What works on one rank."""
-
-    num_workers: int  # processes that act
-    num_threads: int  # of a process that learns
-
-
 class Engine(Protocol):
     """What acts and learns on one rank. It restores itself from the checkpoint of the run, if there is one."""
 
     @property
     def learner(self) -> Learner:
         """It counts the updates and steps, and holds the parameters."""
-
-    @property
-    def workforce(self) -> Workforce:
-        """What works on this rank."""
 
     def update(self, progress: float) -> Updated:
         """Acts and learns; `progress` is the share of the budget that is spent."""
@@ -68,23 +57,16 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-EngineFactory = Callable[[Settings, Ranks, dict[str, Any] | None], Engine]
+EngineFactory = Callable[[Settings, Plan, Ranks, dict[str, Any] | None], Engine]
 
 
-def run(
-    make_engine: EngineFactory,
-    settings: Settings,
-    ranks: Ranks,
-    run: RunDirectory | SilentRun,
-    stop: StopRequest,
-    reporter: Reporter,
-) -> bool:
+def run(make_engine: EngineFactory, job: Job) -> bool:
     """Trains until the budget is spent (True) or a stop is requested (False); saves and writes the summary."""
-    with closing(make_engine(settings, ranks, run.restored)) as engine:
-        training = Training(settings, ranks, run, stop, engine)
-        with reporter:
+    with closing(make_engine(job.settings, job.plan, job.ranks, job.run.restored)) as engine:
+        training = Training(job, engine)
+        with job.reporter:
             while not training.is_over():
-                reporter.update(training.update(), training.progress())
+                job.reporter.update(training.update(), training.progress())
                 training.save_if_due()
         return training.finish()
 
@@ -101,10 +83,9 @@ class Agreement(NamedTuple):
 class Training:
     """The parts of one run on one rank, and what follows each update."""
 
-    def __init__(
-        self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, engine: Engine
-    ) -> None:
-        self._settings, self._ranks, self._run, self._stop, self._engine = settings, ranks, run, stop, engine
+    def __init__(self, job: Job, engine: Engine) -> None:
+        self._settings, self._plan, self._ranks, self._run, self._stop, _ = job
+        self._engine, settings, ranks, run = engine, job.settings, job.ranks, job.run
         self._timer, self._learner = ranks.timer, engine.learner
         self._episodes = EpisodeHistory()
         self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
@@ -242,9 +223,9 @@ class Training:
             "network": self._learner.policy.network,
             "kernels": self._learner.policy.kernels,
             "num_envs": self._settings.env.num_envs,
-            "world_size": self._ranks.world_size,
-            "num_workers": int(self._ranks.sum_(torch.tensor([self._engine.workforce.num_workers]))),
-            "num_threads": self._engine.workforce.num_threads,
+            "world_size": self._plan.world_size,
+            "num_workers": self._plan.num_acting,
+            "num_threads": self._plan.learner_threads,
             "duration_seconds": seconds,
             "total_timesteps": steps,
             "total_updates": self._learner.updates,

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
+    from rlcluster.plan import Plan
     from rlcluster.runs.writer import RunDirectory, SilentRun
     from rlcluster.settings.schema import Settings
     from rlcluster.system.console import Reporter
     from rlcluster.system.signals import StopRequest
 
 
+class Job(NamedTuple):
+    """What a loop is given on one rank."""
+
+    settings: Settings
+    plan: Plan
+    ranks: Ranks
+    run: RunDirectory | SilentRun
+    stop: StopRequest
+    reporter: Reporter
+
+
 class Loop(Protocol):
-    def __call__(
-        self, settings: Settings, ranks: Ranks, run: RunDirectory | SilentRun, stop: StopRequest, reporter: Reporter
-    ) -> bool:
+    def __call__(self, job: Job) -> bool:
         """Trains until the budget is spent (True) or a stop is requested (False)."""
 
 

@@ -15,24 +15,23 @@ from rlcluster.learning.actor import make_actor
 from rlcluster.learning.learner import Learner
 from rlcluster.learning.rollout import RolloutShape, mapped_rollout
 from rlcluster.networks.policy import make_policy
+from rlcluster.plan import Plan
 from rlcluster.settings.schema import Settings
 from rlcluster.system import machine
 from rlcluster.system.machine import Memory
 from rlcluster.training import loop, pending
-from rlcluster.training.loop import Updated, Workforce
+from rlcluster.training.loop import Updated
 from rlcluster.training.pending import Ready, trajectories
 
 
 class Synchronous:
     """An actor and a learner that take turns."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
-        share = ranks.share_of(settings.env.num_envs)
-        num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
+        share = plan.ranks[ranks.rank].envs
         own = actor.share(restored["actor"], share) if restored is not None else None
-        self._actor = make_actor(settings, share, own, num_threads)
-        self.workforce = Workforce(1, num_threads)
+        self._actor = make_actor(settings, share, own, plan.ranks[ranks.rank].threads)
         spec = self._actor.environments.spec
         shape = RolloutShape(settings.training.n_steps, len(share), spec)
         self._rollout = mapped_rollout(shape, settings.hardware.rollout_dir)

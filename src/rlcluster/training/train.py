@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlcluster.plan import Plan, num_local_ranks, share_of_rank, with_processes
 from rlcluster.settings.schema import Settings
-from rlcluster.system import machine
+from rlcluster.system import cores, machine
 from rlcluster.system.console import Reporter, SilentReporter, counted, make_reporter, say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
 from rlcluster.system.signals import StopRequest
-from rlcluster.training.loops import loop_for
+from rlcluster.training.loops import Job, loop_for
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
@@ -44,36 +45,21 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
             f"--mode {settings.mode}: a launcher has started {place.world_size} processes; use --mode distributed"
         )
     if settings.mode == "sequential":
-        _warn_of_too_many_threads(settings, 1)
-        machine.limit_threads(machine.num_threads(settings.hardware.num_threads))
-        from rlcluster.exchange.ranks import Ranks
-
         with StopRequest() as stop:
-            return _train_on_rank(settings, resume, Ranks(), stop)
+            return _join_and_train(settings, resume, Place(), stop)
     if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
         raise UserError(
             f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
             "WORLD_SIZE: torchrun, for example; leave it out to train on this machine alone"
         )
-    if settings.num_ranks is None:
-        settings = _with_workers(settings, min(machine.default_workers(), settings.env.num_envs))
-    elif settings.num_workers is not None:
-        settings = _with_workers(settings, settings.num_workers)
-    assert settings.num_ranks is not None
-    learning = settings.num_workers if settings.traits.helpers == "workers" else settings.num_ranks
-    _warn_of_too_many_threads(settings, learning or settings.num_ranks)
-    return _train_on_local_ranks(settings, resume)
+    return _train_on_local_ranks(_with_local_processes(settings), resume)
 
 
-def _with_workers(settings: Settings, num_workers: int) -> Settings:
-    """The settings with this number of workers; an environment for each at least."""
-    if num_workers > settings.env.num_envs:
-        raise UserError(
-            f"parallel.num_workers={num_workers} but env.num_envs={settings.env.num_envs}: every worker needs an "
-            "environment; use fewer workers or more environments"
-        )
-    parallel = settings.parallel.model_copy(update={"num_workers": num_workers})
-    return settings.model_copy(update={"parallel": parallel})
+def _with_local_processes(settings: Settings) -> Settings:
+    """The number of ranks is part of the settings from here on; that of helpers if it was given."""
+    if settings.given_ranks is None:
+        return with_processes(settings, num_local_ranks(settings, cores.observe()))
+    return settings if settings.given_processes is None else with_processes(settings, settings.given_processes)
 
 
 def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
@@ -104,12 +90,12 @@ def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequ
     """
     from rlcluster.system.processes import run_ranks
 
-    assert settings.num_ranks is not None
+    assert settings.given_ranks is not None
     with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
         arguments = settings.model_dump_json(), resume, restarts, str(Path(folder, "rendezvous"))
         timeout_seconds = settings.parallel.timeout_seconds
         result: TrainingResult = run_ranks(
-            settings.num_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
+            settings.given_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
         )[0]
     return result
 
@@ -127,8 +113,8 @@ def _train_on_spawned_rank(
     rank: int, stop: StopRequest, settings_json: str, resume: bool, restarts: int, rendezvous: str
 ) -> TrainingResult:
     settings = Settings.model_validate_json(settings_json)
-    assert settings.num_ranks is not None
-    world_size = settings.num_ranks
+    assert settings.given_ranks is not None
+    world_size = settings.given_ranks
     os.environ[INTERFACE_VARIABLE] = LOOPBACK
     place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
     return _join_and_train(settings, resume, place, stop, rendezvous)
@@ -140,9 +126,9 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
 
     if place.is_under_torchrun:
         die_with_parent(os.getppid())
-    if settings.num_workers not in (None, place.world_size):
+    if settings.given_processes not in (None, place.world_size):
         raise UserError(
-            f"num_workers={settings.num_workers} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
+            f"num_workers={settings.given_processes} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
             "leave it out"
         )
     if settings.parallel.max_restarts:
@@ -153,9 +139,7 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
     if place.max_restarts and settings.output.output_dir is None:
         raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
     if place.rank == 0:
-        settings = _with_workers(settings, place.world_size)
-    if place.local_rank == 0:
-        _warn_of_too_many_threads(settings, place.local_world_size)
+        settings = with_processes(settings, place.world_size)
     prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
     with StopRequest(is_patient=True) as stop:
         return _join_and_train(settings, resume, place, stop)
@@ -164,43 +148,42 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
 def _join_and_train(
     settings: Settings, resume: bool, place: Place, stop: StopRequest, rendezvous: str | None = None
 ) -> TrainingResult:
-    num_threads = machine.num_threads(settings.hardware.num_threads, place.local_world_size)
-    if settings.parallel.pin_workers:
-        machine.pin(place.local_rank, place.local_world_size, num_threads)
-    machine.limit_threads(num_threads)
+    """What every rank does, the only one included."""
+    share = share_of_rank(settings, cores.observe(), place)
+    cores.pin_to(share.cores)
+    cores.limit_threads(share.threads)
     from rlcluster.exchange.ranks import Ranks, join_group
 
     ranks = Ranks() if place.world_size == 1 else join_group(place, settings.parallel.timeout_seconds, rendezvous)
     own = settings.model_dump_json().encode() if place.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
-    machine.limit_threads(machine.num_threads(settings.hardware.num_threads, place.local_world_size))
+    cores.limit_threads(share_of_rank(settings, cores.observe(), place).threads)
     max_restarts = ranks.broadcast(str(place.max_restarts).encode() if place.rank == 0 else None)
     ranks.place = place._replace(max_restarts=int(max_restarts))
     return _train_on_rank(settings, resume, ranks, stop)
 
 
 def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
-    """What every rank does, the only one included."""
+    """Everything is decided and refused before the run directory exists."""
     from rlcluster import environments
     from rlcluster.networks import policy
     from rlcluster.runs.reader import SUMMARY_FILE
+    from rlcluster.training.planning import agree_on_plan
 
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
     kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
-    _refuse_before_the_run_exists(settings, len(ranks.share_of(settings.env.num_envs)))
-    with _open_run(settings, resume, ranks) as run:
+    _refuse_rollout_dir(settings.hardware.rollout_dir)
+    plan = agree_on_plan(settings, ranks)
+    cores.pin_to(plan.ranks[ranks.rank].cores)
+    _warn_of_too_many_threads(plan, ranks.place)
+    with _open_run(settings, plan, resume, ranks) as run:
         if ranks.rank == 0:
-            num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
-            workers = f"{ranks.world_size} workers with " if ranks.world_size > 1 else ""
-            say(
-                f"{settings.log_name} on {settings.env.name}: {settings.env.num_envs} environments, {network} network "
-                f"({kernels.instruction_set if kernels else 'torch'}), {workers}{num_threads} threads -> {run.path}"
-            )
-        loop = loop_for(settings)
-        is_finished = loop(settings, ranks, run, stop, _reporter(ranks))
+            instructions = kernels.instruction_set if kernels else "torch"
+            say(_heading(settings, plan, f"{network} network ({instructions})") + f" -> {run.path}")
+        is_finished = loop_for(settings)(Job(settings, plan, ranks, run, stop, _reporter(ranks)))
         signal_number = _signal_of_any_rank(stop.signal_number, ranks)
         if is_finished:
             run.conclude("finished")
@@ -210,13 +193,15 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     return TrainingResult(run.path, summary, None if is_finished else signal_number)
 
 
-def _refuse_before_the_run_exists(settings: Settings, num_envs: int) -> None:
-    """What a loop would refuse, on a rank with this many environments."""
-    from rlcluster.training.split import refuse_idle_workers
+def _heading(settings: Settings, plan: Plan, network: str) -> str:
+    ranks = f"{counted(plan.world_size, 'rank')} with " if plan.world_size > 1 else ""
+    return (
+        f"{settings.log_name} on {settings.env.name}: {counted(settings.env.num_envs, 'environment')}, {network}, "
+        f"{ranks}{counted(plan.learner_threads, 'thread')}"
+    )
 
-    if settings.traits.helpers_in(settings.mode):
-        refuse_idle_workers(settings, num_envs)
-    folder = settings.hardware.rollout_dir
+
+def _refuse_rollout_dir(folder: str | None) -> None:
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
             f"hardware.rollout_dir={folder} is no folder that can be written to; make it first", EXIT_STORAGE
@@ -230,7 +215,7 @@ def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
 
 
 @contextmanager
-def _open_run(settings: Settings, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
+def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
     """The run directory on the first rank; the others get from it what a resumed run needs, and write nothing."""
     from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
     from rlcluster.runs.writer import RunDirectory, SilentRun
@@ -243,8 +228,7 @@ def _open_run(settings: Settings, resume: bool, ranks: Ranks) -> Iterator[RunDir
     with RunDirectory(settings, resume, ranks.place.restarts) as run:
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
-        num_threads = machine.num_threads(settings.hardware.num_threads, ranks.place.local_world_size)
-        run.write_machine_facts(machine.facts(num_threads))
+        run.write_machine_facts(machine.facts(plan.learner_threads))
         yield run
 
 
@@ -252,12 +236,15 @@ def _reporter(ranks: Ranks) -> Reporter:
     return make_reporter() if ranks.rank == 0 else SilentReporter()
 
 
-def _warn_of_too_many_threads(settings: Settings, num_workers: int) -> None:
-    """`num_workers` are those of this machine."""
-    threads_each = machine.num_threads(settings.hardware.num_threads, num_workers)
-    num_threads, cores = num_workers * threads_each, machine.cores_allowed()
-    if num_threads > cores:
+def _warn_of_too_many_threads(plan: Plan, place: Place) -> None:
+    """Once on each machine, about the processes that learn on it."""
+    if place.local_rank > 0:
+        return
+    own = plan.ranks[place.rank]
+    each = len(own.helpers) if plan.learns_in_helpers else 1
+    num_processes, num_cores = place.local_world_size * each, cores.allowed()
+    if num_processes * plan.learner_threads > num_cores:
         warn(
-            f"{counted(num_workers, 'worker')} x {counted(threads_each, 'thread')} share "
-            f"{counted(cores, 'core')}: they take turns; slower than {counted(cores, 'thread')} in all"
+            f"{counted(num_processes, 'process')} x {counted(plan.learner_threads, 'thread')} share "
+            f"{counted(num_cores, 'core')}: they alternate; slower than {counted(num_cores, 'thread')} in all"
         )

@@ -1,0 +1,281 @@
+"""Settings + cores + launcher -> Plan: how many processes a run has, and the environments, threads and cores of each.
+
+Every rank resolves the same inputs to the same plan, once, before its loop starts; it is kept in the run directory.
+Loops and reports read it and decide nothing of this themselves.
+
+    rank    takes part in the synchronisation of gradients; has environments, or leads helpers that have them
+    actor   a helper of IMPALA: plays only
+    worker  a helper of A3C: plays, and steps the shared model
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rlcluster.settings.schema import Settings
+from rlcluster.system.cores import Cores
+from rlcluster.system.errors import UserError
+from rlcluster.system.launcher import Place
+
+SHARED_EFFICIENCY = 0.95  # of cores on which actors and learner alternate: they evict each other's caches
+
+
+class Rates(NamedTuple):
+    """What one core does in a second."""
+
+    act: float  # environment steps
+    learn: float  # samples
+
+
+class HelperPlan(NamedTuple):
+    """An actor or a worker."""
+
+    envs: range
+    threads: int
+    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+
+
+class RankPlan(NamedTuple):
+    """A rank and the helpers that it leads."""
+
+    envs: range
+    threads: int  # of our kernels and, unless it has fewer, of torch
+    torch_threads: int
+    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+    helpers: tuple[HelperPlan, ...] = ()
+
+
+class Plan(NamedTuple):
+    """All processes of a run."""
+
+    algorithm: str
+    mode: str
+    cores_allowed: int  # on the machine of rank 0
+    ranks: tuple[RankPlan, ...]
+    learns_in_helpers: bool  # A3C: the ranks only lead
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def num_acting(self) -> int:
+        """Processes that play: the helpers where there are some, else the ranks."""
+        return sum(len(rank.helpers) or 1 for rank in self.ranks)
+
+    @property
+    def learner_threads(self) -> int:
+        """Of a process that learns."""
+        first = self.ranks[0]
+        return first.helpers[0].threads if self.learns_in_helpers else first.threads
+
+    @property
+    def num_cores(self) -> int:
+        """Cores that the run keeps busy; on one machine no more than it may use."""
+        threads = sum(helper.threads for rank in self.ranks for helper in rank.helpers)
+        if not self.learns_in_helpers:
+            threads += sum(rank.threads for rank in self.ranks)
+        return threads if self.mode == "distributed" else min(threads, self.cores_allowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, with what readers would otherwise have to derive."""
+        derived = {name: getattr(self, name) for name in ("world_size", "num_acting", "learner_threads", "num_cores")}
+        return {**self._asdict(), **derived, "ranks": [_rank_to_dict(rank) for rank in self.ranks]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
+        """Raises KeyError, TypeError or ValueError for what is no plan."""
+        ranks = tuple(_rank_from_dict(rank) for rank in data["ranks"])
+        if not ranks:
+            raise ValueError("a plan has ranks")
+        kept = {name: data[name] for name in cls._fields if name != "ranks"}
+        return cls(**kept, ranks=ranks)
+
+
+def resolve(
+    settings: Settings, machines: Sequence[Cores], places: Sequence[Place], rates: Sequence[Rates | None]
+) -> Plan:
+    """The plan of a run whose rank r stands at places[r], may use machines[r] and has measured rates[r]; the rates are
+    needed where `needs_rates`. Raises a UserError where a process would have no environment.
+    """
+    shares = partition(range(settings.env.num_envs), len(places))
+    ranks = tuple(
+        _resolve_rank(settings, machine, place, share, rate)
+        for machine, place, share, rate in zip(machines, places, shares, rates, strict=True)
+    )
+    learns_in_helpers = settings.traits.helpers_in(settings.mode) == "workers"
+    return Plan(settings.algorithm, settings.mode, machines[0].allowed, ranks, learns_in_helpers)
+
+
+def forecast(settings: Settings, cores: Cores) -> Plan | None:
+    """The plan of a run on this machine alone; None where it depends on rates that are measured at its start."""
+    if needs_rates(settings):
+        return None
+    world_size = num_local_ranks(settings, cores)
+    return resolve(settings, [cores] * world_size, local_places(world_size), [None] * world_size)
+
+
+def needs_rates(settings: Settings) -> bool:
+    """True where the split of the cores between actors and learner is to be chosen by what they achieve."""
+    leads_actors = settings.traits.helpers_in(settings.mode) == "actors"
+    return leads_actors and None in (settings.given_helpers, settings.hardware.num_threads)
+
+
+def num_local_ranks(settings: Settings, cores: Cores) -> int:
+    """Ranks of a run on one machine without a launcher."""
+    if settings.mode == "sequential":
+        return 1
+    return settings.given_ranks or min(settings.processes(cores.physical, None), settings.env.num_envs)
+
+
+def local_places(world_size: int) -> list[Place]:
+    """Of ranks that are all on one machine."""
+    return [Place(rank, world_size, rank, world_size) for rank in range(world_size)]
+
+
+def with_processes(settings: Settings, num_processes: int) -> Settings:
+    """The settings with this `num_workers`; raises a UserError if there is not an environment for each."""
+    if num_processes > settings.env.num_envs:
+        raise UserError(
+            f"parallel.num_workers={num_processes} but env.num_envs={settings.env.num_envs}: every worker needs an "
+            "environment; use fewer workers or more environments"
+        )
+    parallel = settings.parallel.model_copy(update={"num_workers": num_processes})
+    return settings.model_copy(update={"parallel": parallel})
+
+
+class Share(NamedTuple):
+    """What a rank has of its machine."""
+
+    threads: int
+    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+
+
+def share_of_rank(settings: Settings, cores: Cores, place: Place) -> Share:
+    """Known before the ranks meet: threads must be limited, and cores pinned, before torch starts."""
+    num_ranks = place.local_world_size
+    threads = settings.hardware.num_threads
+    if threads is None:
+        threads = cores.allowed if num_ranks == 1 else max(1, cores.physical // num_ranks)
+    is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers
+    return Share(threads, _cores_of_rank(cores, place.local_rank, num_ranks, threads) if is_pinned else ())
+
+
+def refuse_idle_helpers(settings: Settings, envs: range) -> None:
+    """Raises a UserError if a rank with these environments has more helpers."""
+    given = settings.given_helpers
+    if settings.traits.helpers_in(settings.mode) and given is not None and given > len(envs):
+        key = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
+        raise UserError(
+            f"parallel.{key}={given} but a rank has {len(envs)} of env.num_envs={settings.env.num_envs}: every worker "
+            "needs an environment; use fewer workers or more environments"
+        )
+
+
+def partition(things: range, parts: int) -> list[range]:
+    """Contiguous parts, as even as possible."""
+    return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
+
+
+def _resolve_rank(settings: Settings, cores: Cores, place: Place, envs: range, rates: Rates | None) -> RankPlan:
+    share, helpers = share_of_rank(settings, cores, place), settings.traits.helpers_in(settings.mode)
+    if helpers is None:
+        return RankPlan(envs, share.threads, share.threads, share.cores)
+    refuse_idle_helpers(settings, envs)
+    available = max(1, cores.physical // place.local_world_size)
+    exclusive = _exclusive_cores(cores, share, available, place.local_world_size)
+    if helpers == "workers":
+        return _resolve_workers(settings, share, envs, available, exclusive)
+    return _resolve_actors(settings, share, envs, (available, exclusive), rates)
+
+
+def _resolve_workers(
+    settings: Settings, share: Share, envs: range, available: int, exclusive: tuple[int, ...]
+) -> RankPlan:
+    """As many as the cores can feed; each has a core of its own where they claim all."""
+    threads = settings.hardware.num_threads or 1
+    size = settings.given_helpers or max(1, min(available // threads, len(envs)))
+    is_pinned = settings.parallel.pin_workers and size == available and threads == 1
+    helpers = tuple(
+        HelperPlan(part, threads, exclusive[k : k + 1] if is_pinned else ())
+        for k, part in enumerate(partition(envs, size))
+    )
+    return RankPlan(envs, share.threads, share.threads, share.cores, helpers)
+
+
+def _resolve_actors(
+    settings: Settings, share: Share, envs: range, cores: tuple[int, tuple[int, ...]], rates: Rates | None
+) -> RankPlan:
+    """Actors and learner have cores of their own where these are just enough, else they share all of them."""
+    available, exclusive = cores
+    actors, threads = settings.given_helpers, settings.hardware.num_threads
+    if actors is None or threads is None:
+        assert rates is not None, "needs_rates tells who has to measure them"
+        _, actors, threads = choose_split(available, rates, len(envs), actors, threads)
+    is_apart = settings.parallel.pin_workers and actors + threads == available and bool(exclusive)
+    # Where there are more threads than cores, torch leaves the actors' cores alone: its operations are short, and its
+    # threads would spin or wait for each other in between. What must be repeatable may not depend on the machine.
+    torch_threads = threads if settings.parallel.deterministic else min(threads, max(1, available - actors))
+    helpers = tuple(
+        HelperPlan(part, 1, exclusive[threads + k : threads + k + 1] if is_apart else ())
+        for k, part in enumerate(partition(envs, actors))
+    )
+    return RankPlan(envs, threads, torch_threads, exclusive[:threads] if is_apart else share.cores, helpers)
+
+
+class Split(NamedTuple):
+    rate: float  # samples per second that it should reach
+    num_actors: int
+    learner_threads: int
+
+
+def choose_split(
+    cores: int, rates: Rates, most_actors: int, num_actors: int | None = None, learner_threads: int | None = None
+) -> Split:
+    """Actors and threads of the learner, where they are not given: those with the highest rate.
+
+    Apart: A actors and L threads with a core each reach min(A act, L learn). Together, on all cores: whoever has work
+    takes a core, so the cores' whole time is used, at some cost for alternating.
+    """
+    threads = learner_threads or cores
+    together = min(SHARED_EFFICIENCY * cores / (1 / rates.act + 1 / rates.learn), threads * rates.learn)
+    enough = num_actors or min(most_actors, math.ceil(together / rates.act))
+    candidates = [Split(min(together, enough * rates.act), enough, threads)]
+    for actors in [num_actors] if num_actors else range(1, min(most_actors, cores - 1) + 1):
+        threads = learner_threads or cores - actors
+        if threads > 0 and actors + threads <= cores:
+            candidates.append(Split(min(actors * rates.act, threads * rates.learn), actors, threads))
+    return max(candidates, key=lambda candidate: (candidate.rate, -candidate.num_actors))
+
+
+def _cores_of_rank(cores: Cores, local_rank: int, num_ranks: int, threads: int) -> tuple[int, ...]:
+    """Its part of the cores, if together the ranks claim all physical ones: another run beside a smaller one would be
+    pinned to the same cores. None where there are too few.
+    """
+    order, num_cores = list(cores.affinity), num_ranks * threads
+    if num_cores > cores.physical:  # then a rank has both threads of its cores
+        order.sort(key=lambda core: (core.first_sibling, core.number))
+    if not cores.physical <= num_cores <= len(order):
+        return ()
+    return tuple(core.number for core in order[local_rank * threads : (local_rank + 1) * threads])
+
+
+def _exclusive_cores(cores: Cores, share: Share, available: int, num_ranks: int) -> tuple[int, ...]:
+    """So many cores that only this rank has; none where other ranks of the machine may be on the same ones."""
+    own = tuple(number for number in cores.numbers if number in share.cores) if share.cores else cores.numbers
+    return own[:available] if len(own) == available or (num_ranks == 1 and len(own) > available) else ()
+
+
+def _rank_to_dict(rank: RankPlan) -> dict[str, Any]:
+    helpers = [{**helper._asdict(), "envs": [helper.envs.start, helper.envs.stop]} for helper in rank.helpers]
+    return {**rank._asdict(), "envs": [rank.envs.start, rank.envs.stop], "helpers": helpers}
+
+
+def _rank_from_dict(data: Mapping[str, Any]) -> RankPlan:
+    helpers = tuple(
+        HelperPlan(range(*one["envs"]), int(one["threads"]), tuple(one["cores"])) for one in data["helpers"]
+    )
+    threads, torch_threads = int(data["threads"]), int(data["torch_threads"])
+    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), helpers)

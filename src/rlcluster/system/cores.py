@@ -1,0 +1,148 @@
+"""The cores that a process may use, the threads that it starts on them, and the cores that it is pinned to.
+
+Heavy libraries are not imported here at module level: the thread settings must come before they start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rlcluster.system.console import warn
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+# How long an OpenMP thread spins for its fellows before it sleeps, in turns (10,000 are some 20 microseconds). The
+# default of libgomp is for an idle machine: with one other busy process on 2 cores, 2 threads of ours fell from 545 to
+# 38 samples/s (impala, forward and backward); with this limit they keep 122, and an idle machine shows no loss.
+SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"
+
+_affinity_given: frozenset[int] | None = None  # the affinity of this process before `pin_to` narrowed it
+
+
+class Core(NamedTuple):
+    """One hardware thread."""
+
+    number: int
+    first_sibling: int  # the lowest number among the hardware threads of its physical core
+
+
+class Cores(NamedTuple):
+    """What one process may use of its machine."""
+
+    allowed: int  # the least of affinity, cgroup quota and the scheduler's share; at least 1
+    affinity: tuple[Core, ...]  # the first thread of each physical core first; empty where the system does not tell
+
+    @property
+    def physical(self) -> int:
+        """Physical cores: a second thread on a core adds little to convolutions."""
+        return max(1, min(self.allowed, len({core.first_sibling for core in self.affinity}) or 1))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(core.number for core in self.affinity)
+
+
+def observe(cgroup_root: Path = CGROUP_ROOT) -> Cores:
+    """Of this process, as it was before it was pinned."""
+    order = sorted((Core(number, first_sibling(number)) for number in affinity()), key=_first_threads_first)
+    return Cores(allowed(cgroup_root), tuple(order))
+
+
+def allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
+    """Cores this process may use: the least of affinity, cgroup quota and the scheduler's share; at least 1."""
+    limits = [len(affinity()) or os.cpu_count() or 1]
+    quota = cgroup_quota(cgroup_root)
+    if quota is not None:
+        limits.append(int(quota))
+    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdigit() and int(slurm) > 0:
+        limits.append(int(slurm))
+    return max(1, min(limits))
+
+
+def affinity() -> frozenset[int]:
+    """The cores that this process was given; empty where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset()
+    return _affinity_given or frozenset(os.sched_getaffinity(0))
+
+
+def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
+    """The smallest CPU quota on the way from this process's cgroup to the root, in cores; None if unlimited."""
+    quotas = [_quota_of(folder) for folder in own_cgroups(root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def pin_to(numbers: Sequence[int]) -> None:
+    """Pins this process to these cores, some of those it was given; none leave it as it is."""
+    global _affinity_given  # noqa: PLW0603 - the process has one affinity, and what it was before is lost otherwise
+    if numbers:
+        _affinity_given = affinity()
+        os.sched_setaffinity(0, numbers)
+
+
+def limit_threads(num_threads: int) -> None:
+    """Sets the threads of torch (intra- and inter-op), OpenMP, MKL and OpenBLAS alike.
+
+    Takes full effect when called before torch and numpy are imported, as the command line does.
+    """
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = str(num_threads)
+    os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
+    import torch
+
+    torch.set_num_threads(num_threads)
+    if torch.get_num_interop_threads() != num_threads:
+        try:
+            torch.set_num_interop_threads(num_threads)
+        except RuntimeError:
+            warn(
+                f"torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
+                f"num_threads={num_threads} was set; call train() earlier in the process"
+            )
+
+
+def first_sibling(core: int) -> int:
+    """The lowest number among the hardware threads of this core's physical core."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return core
+    return int(text.replace("-", ",").split(",")[0])
+
+
+def _first_threads_first(core: Core) -> tuple[bool, int]:
+    return core.first_sibling != core.number, core.number
+
+
+def own_cgroups(root: Path) -> list[Path]:
+    """The folders of this process's cgroups, v2 and v1, each with its parents up to the root."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / controllers if controllers else root
+        folder = top / path.lstrip("/")
+        folders += [folder, *(parent for parent in folder.parents if parent.is_relative_to(top))]
+    return folders
+
+
+def _quota_of(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None

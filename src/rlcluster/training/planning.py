@@ -1,0 +1,65 @@
+"""The plan of a run, agreed upon by its ranks: each tells what it may use, and all resolve the same."""
+
+from __future__ import annotations
+
+import json
+
+from rlcluster.exchange.ranks import Ranks
+from rlcluster.plan import Plan, Rates, needs_rates, partition, refuse_idle_helpers, resolve
+from rlcluster.settings.schema import Settings
+from rlcluster.system import cores
+from rlcluster.system.cores import Core, Cores
+from rlcluster.system.launcher import Place
+from rlcluster.system.processes import POLL_SECONDS, Crew
+from rlcluster.system.signals import StopRequest
+
+MEASURED_ENVIRONMENTS = 16
+MEASURED_STEPS = 32
+
+
+def agree_on_plan(settings: Settings, ranks: Ranks) -> Plan:
+    """Called once by every rank, before its loop starts."""
+    envs = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
+    refuse_idle_helpers(settings, envs)
+    rates = measure(settings, len(envs)) if needs_rates(settings) else None
+    own = json.dumps({"cores": cores.observe(), "place": ranks.place, "rates": rates}).encode()
+    told = [json.loads(part) for part in ranks.gather_bytes([own])]
+    machines = [_cores(*one["cores"]) for one in told]
+    places = [Place(*one["place"]) for one in told]
+    return resolve(settings, machines, places, [one["rates"] and Rates(*one["rates"]) for one in told])
+
+
+def _cores(allowed: int, affinity: list[list[int]]) -> Cores:
+    return Cores(allowed, tuple(Core(*core) for core in affinity))
+
+
+def measure(settings: Settings, num_envs: int) -> Rates:
+    """In a process of its own: the environments that it tries leave nothing behind here."""
+    env = settings.env.model_copy(update={"num_envs": min(num_envs, MEASURED_ENVIRONMENTS)})
+    steps = min(settings.training.n_steps, MEASURED_STEPS)
+    shortened = settings.training.model_copy(update={"n_steps": steps})
+    hardware = settings.hardware.model_copy(update={"num_threads": 1})
+    tried = settings.model_copy(update={"mode": "sequential", "env": env, "hardware": hardware, "training": shortened})
+    timeout_seconds = settings.parallel.timeout_seconds
+    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement", timeout_seconds) as crew:
+        while not crew.is_done:
+            crew.wait(POLL_SECONDS)
+        rates: Rates = crew.results[0]
+    return rates
+
+
+def _measure(number: int, stop: StopRequest, settings_json: str) -> Rates:
+    del number, stop
+    cores.limit_threads(1)
+    from rlcluster.exchange.ranks import Ranks
+    from rlcluster.training.synchronous import Synchronous
+
+    settings, ranks = Settings.model_validate_json(settings_json), Ranks()
+    plan = resolve(settings, [cores.observe()], [ranks.place], [None])
+    engine = Synchronous(settings, plan, ranks, None)
+    for _ in range(2):  # the first one warms up
+        ranks.timer.reset()
+        engine.update(0.0)
+    engine.close()
+    steps = settings.rollout_size
+    return Rates(steps / ranks.timer.seconds("rollout"), steps / ranks.timer.seconds("learn"))

@@ -1,0 +1,253 @@
+"""How many processes a run has, and the environments, threads and cores of each: cases by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rlcluster.plan import (
+    Plan,
+    Rates,
+    choose_split,
+    forecast,
+    local_places,
+    needs_rates,
+    num_local_ranks,
+    partition,
+    refuse_idle_helpers,
+    resolve,
+    share_of_rank,
+    with_processes,
+)
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import Settings
+from rlcluster.system.cores import Core, Cores
+from rlcluster.system.errors import UserError
+from rlcluster.system.launcher import Place
+
+FOUR = Cores(4, tuple(Core(k, k) for k in range(4)))
+HYPER_THREADS = Cores(8, tuple(Core(k, k % 4) for k in range(8)))  # four physical cores 0..3, second threads 4..7
+UNKNOWN = Cores(4, ())  # a system that does not tell the affinity
+IMPALA = Rates(act=2000, learn=700)  # an actor's core feeds about three of the learner's
+
+
+def settings_for(algorithm: str, mode: str, **flags: Any) -> Settings:
+    return load_settings(algorithm, mode, flags={"env.name": "CartPole-v1", "env.num_envs": 8, **flags})
+
+
+def plan_for(settings: Settings, cores: Cores, rates: Rates | None = None) -> Plan:
+    world_size = num_local_ranks(settings, cores)
+    return resolve(settings, [cores] * world_size, local_places(world_size), [rates] * world_size)
+
+
+# Ranks
+
+
+def test_a_sequential_run_is_one_rank_with_all_cores_and_is_not_pinned() -> None:
+    plan = plan_for(settings_for("ppo", "sequential"), HYPER_THREADS)
+    (rank,) = plan.ranks
+    assert (rank.envs, rank.threads, rank.cores, rank.helpers) == (range(8), 8, (), ())
+    assert (plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 1, 8, 8)
+
+
+def test_a_parallel_run_has_a_rank_for_each_physical_core() -> None:
+    plan = plan_for(settings_for("ppo", "parallel"), HYPER_THREADS)
+    assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 4), range(4, 6), range(6, 8)]
+    assert [rank.cores for rank in plan.ranks] == [(0,), (1,), (2,), (3,)]
+    assert [rank.threads for rank in plan.ranks] == [1, 1, 1, 1]
+    assert (plan.num_acting, plan.num_cores) == (4, 4)
+
+
+def test_there_are_never_more_ranks_than_environments() -> None:
+    assert num_local_ranks(settings_for("ppo", "parallel", **{"env.num_envs": 3}), HYPER_THREADS) == 3
+    with pytest.raises(UserError, match=r"parallel.num_workers=9 but env.num_envs=8: every worker needs an environ"):
+        with_processes(settings_for("ppo", "parallel"), 9)
+
+
+@pytest.mark.parametrize(("num_ranks", "threads"), [(1, 8), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
+def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: int) -> None:
+    place = Place(0, num_ranks, 0, num_ranks)
+    assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, place).threads == threads
+    given = settings_for("ppo", "parallel", **{"hardware.num_threads": 5})
+    assert share_of_rank(given, HYPER_THREADS, place).threads == 5
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "threads", "expected"),
+    [
+        (4, 1, [(0,), (1,), (2,), (3,)]),
+        (2, 2, [(0, 1), (2, 3)]),
+        (4, 2, [(0, 4), (1, 5), (2, 6), (3, 7)]),
+        (2, 1, [(), ()]),  # another run may have the rest: who is free the system knows better
+        (9, 1, [()] * 9),  # more than there are
+    ],
+)
+def test_ranks_that_claim_all_cores_are_pinned_each_to_its_own(num_ranks: int, threads: int, expected: Any) -> None:
+    settings = settings_for("ppo", "parallel", **{"hardware.num_threads": threads})
+    places = [Place(rank, num_ranks, rank, num_ranks) for rank in range(num_ranks)]
+    assert [share_of_rank(settings, HYPER_THREADS, place).cores for place in places] == expected
+    free = settings_for("ppo", "parallel", **{"hardware.num_threads": threads, "parallel.pin_workers": "no"})
+    assert [share_of_rank(free, HYPER_THREADS, place).cores for place in places] == [()] * num_ranks
+
+
+def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
+    plan = plan_for(settings_for("a3c", "parallel", **{"parallel.num_workers": 2}), UNKNOWN)
+    assert [helper.cores for helper in plan.ranks[0].helpers] == [(), ()]
+
+
+def test_launched_ranks_on_two_machines_each_use_their_own() -> None:
+    """Two ranks on a machine of four cores, one on a machine of eight hardware threads."""
+    places = [Place(0, 3, 0, 2), Place(1, 3, 1, 2), Place(2, 3, 0, 1)]
+    plan = resolve(settings_for("ppo", "distributed"), [FOUR, FOUR, HYPER_THREADS], places, [None] * 3)
+    assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 5), range(5, 8)]
+    assert [rank.threads for rank in plan.ranks] == [2, 2, 8]
+    assert [rank.cores for rank in plan.ranks] == [(0, 1), (2, 3), (0, 4, 1, 5, 2, 6, 3, 7)]
+    assert plan.num_cores == 12
+
+
+def test_environments_are_partitioned_evenly_and_in_order() -> None:
+    assert partition(range(10, 17), 3) == [range(10, 12), range(12, 14), range(14, 17)]
+
+
+# Workers of A3C
+
+
+def test_a3c_has_a_worker_with_one_thread_for_each_core_unless_told_otherwise() -> None:
+    plan = plan_for(settings_for("a3c", "parallel"), FOUR)
+    (rank,) = plan.ranks
+    assert [(helper.envs, helper.threads, helper.cores) for helper in rank.helpers] == [
+        (range(2), 1, (0,)),
+        (range(2, 4), 1, (1,)),
+        (range(4, 6), 1, (2,)),
+        (range(6, 8), 1, (3,)),
+    ]
+    assert (plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 4, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"hardware.num_threads": 2}, [(2, ())] * 2),
+        ({"hardware.num_threads": 9}, [(9, ())]),
+        ({"parallel.num_workers": 3}, [(1, ())] * 3),  # fewer than the cores: not pinned
+        ({"env.num_envs": 2}, [(1, ())] * 2),
+    ],
+)
+def test_workers_of_a3c_follow_threads_environments_and_what_is_given(
+    flags: dict[str, int], expected: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    (rank,) = plan_for(settings_for("a3c", "parallel", **flags), FOUR).ranks
+    assert [(helper.threads, helper.cores) for helper in rank.helpers] == expected
+
+
+def test_a3c_on_several_ranks_partitions_twice() -> None:
+    flags = {"parallel.num_workers": 2, "parallel.workers_per_rank": 2}
+    plan = plan_for(settings_for("a3c", "distributed", **flags), FOUR)
+    assert [[helper.envs for helper in rank.helpers] for rank in plan.ranks] == [
+        [range(2), range(2, 4)],
+        [range(4, 6), range(6, 8)],
+    ]
+    assert [[helper.cores for helper in rank.helpers] for rank in plan.ranks] == [[(0,), (1,)], [(2,), (3,)]]
+    assert (plan.num_acting, plan.num_cores) == (4, 4)
+
+
+# Actors of IMPALA
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        (1, (1, 1)),  # no other choice: they alternate
+        (2, (1, 2)),  # apart: 700; together: 0.95 * 2 / (1/2000 + 1/700) = 985
+        (4, (1, 3)),  # apart: min(2000, 2100); together: 1970
+        (16, (4, 12)),  # apart: min(8000, 8400); together: 7881
+    ],
+)
+def test_the_fastest_split_is_chosen(cores: int, expected: tuple[int, int]) -> None:
+    assert choose_split(cores, IMPALA, most_actors=64)[1:] == expected
+
+
+def test_what_is_given_stays() -> None:
+    assert choose_split(8, IMPALA, 64, num_actors=3)[1:] == (3, 8)  # apart: min(6000, 5 * 700); together: 3941
+    assert choose_split(8, IMPALA, 64, learner_threads=2)[1:] == (1, 2)  # one actor feeds them
+
+
+def test_there_are_never_more_actors_than_environments() -> None:
+    assert choose_split(8, Rates(act=10, learn=1000), most_actors=2).num_actors == 2
+
+
+def test_actors_and_learner_have_cores_of_their_own_where_these_are_just_enough() -> None:
+    plan = plan_for(settings_for("impala", "parallel"), FOUR, IMPALA)
+    (rank,) = plan.ranks
+    assert (rank.threads, rank.torch_threads, rank.cores) == (3, 3, (0, 1, 2))
+    assert [(helper.envs, helper.threads, helper.cores) for helper in rank.helpers] == [(range(8), 1, (3,))]
+    assert (plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 3, 4)
+
+
+def test_where_they_share_all_cores_no_actor_is_pinned() -> None:
+    two = Cores(2, (Core(0, 0), Core(1, 1)))
+    (rank,) = plan_for(settings_for("impala", "parallel"), two, IMPALA).ranks
+    assert (rank.threads, [helper.cores for helper in rank.helpers]) == (2, [()])
+
+
+@pytest.mark.parametrize(
+    ("actors", "threads", "deterministic", "expected"),
+    [
+        (1, 3, False, 3),  # a core for each
+        (1, 4, False, 3),
+        (2, 4, False, 2),
+        (6, 4, False, 1),
+        (2, 4, True, 4),  # repeatable: nothing of the machine decides
+    ],
+)
+def test_torch_leaves_the_cores_of_the_actors_alone(
+    actors: int, threads: int, deterministic: bool, expected: int
+) -> None:
+    flags = {"parallel.num_workers": actors, "hardware.num_threads": threads, "parallel.deterministic": deterministic}
+    (rank,) = plan_for(settings_for("impala", "parallel", **flags), FOUR).ranks
+    assert rank.torch_threads == expected
+
+
+def test_cores_on_one_machine_are_never_more_than_it_may_use() -> None:
+    flags = {"parallel.num_workers": 3, "hardware.num_threads": 4}
+    assert plan_for(settings_for("impala", "parallel", **flags), FOUR).num_cores == 4
+    flags = {"parallel.num_workers": 2, "parallel.workers_per_rank": 1, "hardware.num_threads": 2}
+    assert plan_for(settings_for("impala", "distributed", **flags), FOUR).num_cores == 2 * (2 + 1)
+
+
+def test_only_an_open_split_between_actors_and_learner_needs_rates() -> None:
+    both = {"parallel.num_workers": 1, "hardware.num_threads": 1}
+    assert needs_rates(settings_for("impala", "parallel", **{"parallel.num_workers": 1}))
+    assert needs_rates(settings_for("impala", "distributed", **both))
+    assert not needs_rates(settings_for("impala", "parallel", **both))
+    assert not needs_rates(settings_for("impala", "sequential"))
+    assert not needs_rates(settings_for("a3c", "parallel"))
+    assert forecast(settings_for("impala", "parallel"), FOUR) is None
+    known = forecast(settings_for("a3c", "parallel"), FOUR)
+    assert known is not None
+    assert known.num_cores == 4
+
+
+def test_more_helpers_than_environments_are_refused_with_both_numbers() -> None:
+    settings = settings_for("impala", "distributed", **{"parallel.workers_per_rank": 5})
+    with pytest.raises(UserError, match=r"parallel.workers_per_rank=5 but a rank has 4 of env.num_envs=8"):
+        refuse_idle_helpers(settings, range(4))
+    refuse_idle_helpers(settings, range(5))
+
+
+# On disk
+
+
+def test_a_plan_survives_json() -> None:
+    plan = plan_for(settings_for("impala", "parallel"), FOUR, IMPALA)
+    data = json.loads(json.dumps(plan.to_dict()))
+    assert Plan.from_dict(data) == plan
+    assert (data["world_size"], data["num_acting"], data["learner_threads"], data["num_cores"]) == (1, 1, 3, 4)
+
+
+@pytest.mark.parametrize("data", [{}, {"ranks": []}, {"ranks": [{}]}, {"ranks": None}])
+def test_what_is_no_plan_is_told(data: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Plan.from_dict(data)
