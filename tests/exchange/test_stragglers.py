@@ -12,7 +12,9 @@ from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.exchange.stragglers import Race
 from rlcluster.learning.actor import Actor
-from rlcluster.learning.learner import Learner, _flatten
+from rlcluster.learning.learner import Learner
+from rlcluster.learning.minibatches import Minibatches, flatten
+from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import partition
 from rlcluster.settings.loading import load_settings
@@ -78,19 +80,21 @@ def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
     vector = environments.make(settings.env, share)
     actor = Actor(SlowEnvironments(vector, 0.05 if ranks.rank == 2 else 0.0), STEPS, settings.env.seed)  # type: ignore[arg-type]
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
-    learner = Learner(settings, policy, share, ranks)
+    model = Model(settings, policy, share, ranks)
+    learner = Learner(settings, model, ranks)
     ranks.sum_(torch.zeros(1))  # all begin together
-    rollout = actor.collect(policy, 0, Race(ranks, STEPS, 0).is_over if preempt else None)
+    rollout = actor.collect(policy, 0, Race(ranks, STEPS, 0).is_over if preempt else None).rollout
     start = time.perf_counter()
     ranks.sum_(torch.zeros(1))
     waited = time.perf_counter() - start
-    samples = _flatten(rollout, learner._targets(rollout))
+    source = Minibatches(settings, model, ranks, chunk_size=1000)
+    samples = flatten(rollout, source.targets(rollout, *learner._rewards([rollout])))
     learner.learn([rollout], 0.0)
     return {
         "n_steps": rollout.n_steps,
         "waited": waited,
-        "steps_global": learner.steps_global,
-        "gradient": learner._flat.gradients.tolist(),
+        "steps_global": model.steps_global,
+        "gradient": model.flat.gradients.tolist(),
         "observations": rollout.observations.flatten(0, 1).tolist(),
         "samples": [column.tolist() for column in samples],
     }

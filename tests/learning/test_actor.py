@@ -10,6 +10,7 @@ from rlcluster import environments
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.rollout import Rollout
 from rlcluster.networks.policy import make_policy
+from rlcluster.runs.episodes import Episode
 from rlcluster.settings.schema import EnvSettings, PolicySettings
 
 SEED = 3
@@ -23,21 +24,21 @@ def collect(name: str, indices: range, n_steps: int = 24, updates: int = 2) -> t
     actor = Actor(vector, n_steps, SEED)
     rollouts = []
     for update in range(updates):
-        rollout = actor.collect(policy, update)
+        rollout, _ = actor.collect(policy, update)
         rollouts.append(Rollout(**{name: value.clone() for name, value in vars(rollout).items()}))
     return rollouts, actor
 
 
 @pytest.mark.parametrize("name", ["coinrun", "CartPole-v1"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_sixteen_environments_act_alike_however_they_are_dealt(name: str, ranks: int) -> None:
+def test_sixteen_environments_act_alike_however_they_are_partitioned(name: str, ranks: int) -> None:
     together, _ = collect(name, range(16))
     size = 16 // ranks
     parts = [collect(name, range(rank * size, (rank + 1) * size))[0] for rank in range(ranks)]
     for update, whole in enumerate(together):
         for field in ("observations", "actions", "rewards", "dones"):
-            dealt = torch.cat([getattr(part[update], field) for part in parts], dim=1)
-            assert torch.equal(getattr(whole, field), dealt), field
+            joined = torch.cat([getattr(part[update], field) for part in parts], dim=1)
+            assert torch.equal(getattr(whole, field), joined), field
 
 
 def test_values_after_a_step_are_those_of_the_next_observation_and_zero_at_the_end() -> None:
@@ -63,7 +64,7 @@ def test_a_truncated_step_is_followed_by_the_value_of_the_true_last_observation(
         return result
 
     vector.step = watch  # type: ignore[method-assign, assignment]
-    rollout = Actor(vector, 210, SEED).collect(policy, 0)
+    rollout, _ = Actor(vector, 210, SEED).collect(policy, 0)
     assert rollout.dones[199].all()
     expected = policy(torch.from_numpy(np.stack([last[0], last[1]]))).values
     assert torch.equal(rollout.next_values[199], expected)
@@ -78,11 +79,20 @@ def test_log_probs_are_those_of_the_actions_taken() -> None:
 
 
 def test_every_finished_episode_is_reported_once_with_its_raw_reward() -> None:
-    (first, second), actor = collect("CartPole-v1", range(4), n_steps=100)
-    episodes = actor.finished_episodes()
-    assert len(episodes) == int(first.dones.sum() + second.dones.sum()) > 0
-    assert torch.equal(episodes[:, 2], episodes[:, 3])  # CartPole gives 1 per step
-    assert len(actor.finished_episodes()) == 0
+    vector = environments.make(EnvSettings(name="CartPole-v1", seed=SEED), range(4, 8))
+    policy = make_policy(PolicySettings(network="mlp"), vector.spec, SEED)
+    actor = Actor(vector, 100, SEED)
+    lengths = dict.fromkeys(range(4, 8), 0)  # of the episode under way
+    for update in range(2):
+        rollout, episodes = actor.collect(policy, update)
+        expected = []
+        for t, dones in enumerate(rollout.dones.tolist()):
+            for env, done in zip(range(4, 8), dones, strict=True):
+                lengths[env] += 1
+                if done:
+                    expected.append(Episode(t, env, float(lengths[env]), lengths[env]))  # CartPole gives 1 per step
+                    lengths[env] = 0
+        assert episodes == expected != []
 
 
 @pytest.mark.parametrize("name", ["coinrun", "CartPole-v1"])
@@ -92,11 +102,11 @@ def test_a_restored_actor_goes_on_as_if_nothing_had_happened(name: str) -> None:
     policy = make_policy(
         PolicySettings(network="nature" if name == "coinrun" else "mlp"), actor.environments.spec, SEED
     )
-    actor.finished_episodes()
-    expected = {name: value.clone() for name, value in vars(actor.collect(policy, 1)).items()}
-    expected_episodes = actor.finished_episodes()
+    rollout, expected_episodes = actor.collect(policy, 1)
+    expected = {name: value.clone() for name, value in vars(rollout).items()}
     other = Actor(environments.make(EnvSettings(name=name, seed=77), range(3)), 24, SEED)
     other.restore(state)
-    for field, value in vars(other.collect(policy, 1)).items():
+    rollout, episodes = other.collect(policy, 1)
+    for field, value in vars(rollout).items():
         assert torch.equal(value, expected[field]), field
-    assert torch.equal(other.finished_episodes(), expected_episodes)
+    assert episodes == expected_episodes

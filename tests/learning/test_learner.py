@@ -10,8 +10,12 @@ import torch
 from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor, make_actor
-from rlcluster.learning.learner import Learner, LearnReport, NotFiniteError, _flatten, explained_variance
+from rlcluster.learning.learner import Learner, LearnReport, NotFiniteError
+from rlcluster.learning.minibatches import Minibatches
+from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
+from rlcluster.learning.sums import explained_variance
+from rlcluster.learning.targets import Targets
 from rlcluster.networks.policy import make_policy
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings, setting_fields
@@ -29,32 +33,51 @@ def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
 def start(settings: Settings) -> tuple[Learner, Actor]:
     actor = make_actor(settings, range(settings.env.num_envs), None)
     policy = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
-    return Learner(settings, policy, range(settings.env.num_envs), Ranks()), actor
+    return Learner(settings, Model(settings, policy, range(settings.env.num_envs), Ranks()), Ranks()), actor
+
+
+def minibatches_of(settings: Settings, envs: range) -> Minibatches:
+    policy = make_policy(settings.policy, environments.describe(settings.env), 0)
+    return Minibatches(settings, Model(settings, policy, envs, Ranks()), Ranks(), chunk_size=1000)
+
+
+def targets_of(learner: Learner, rollout: Rollout) -> Targets:
+    settings = learner._settings
+    source = Minibatches(settings, learner.model, Ranks(), chunk_size=1000)
+    return source.targets(rollout, *learner._rewards([rollout]))
 
 
 def run(settings: Settings, updates: int = 2, progress: float = 0.5) -> tuple[Learner, list[LearnReport]]:
     learner, actor = start(settings)
-    reports = [learner.learn([actor.collect(learner.policy, learner.updates)], progress) for _ in range(updates)]
+    reports = [
+        learner.learn([actor.collect(learner.model.policy, learner.model.updates).rollout], progress)
+        for _ in range(updates)
+    ]
     return learner, reports
 
 
 def parameters(learner: Learner) -> torch.Tensor:
-    return torch.cat([value.detach().flatten() for value in learner.policy.parameters()])
+    return torch.cat([value.detach().flatten() for value in learner.model.policy.parameters()])
 
 
 def gradients(settings: Settings) -> torch.Tensor:
+    """Of the whole rollout at once: one minibatch."""
     learner, actor = start(settings)
-    rollout = actor.collect(learner.policy, 0)
-    samples = _flatten(rollout, learner._targets(rollout))
-    learner.compute_gradients(rollout, torch.arange(settings.rollout_size), samples, settings.batch_size)
-    return learner._flat.gradients.clone()
+    rollout = actor.collect(learner.model.policy, 0).rollout
+    (batch,) = learner._make_update([rollout], [rollout.rewards]).batches(0)
+    learner.compute_gradients(batch)
+    return learner.model.flat.gradients.clone()
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def whole_rollout(algorithm: str, **changes: Any) -> Settings:
+    return settings_for(algorithm, **({"training__batch_size": 64} if algorithm == "ppo" else {}), **changes)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "impala"])
 @pytest.mark.parametrize("chunk_size", [1, 7, 64])
 def test_gradients_in_chunks_equal_gradients_at_once(algorithm: str, chunk_size: int) -> None:
-    whole = gradients(settings_for(algorithm, hardware__chunk_size=1000))
-    chunks = gradients(settings_for(algorithm, hardware__chunk_size=chunk_size))
+    whole = gradients(whole_rollout(algorithm, hardware__chunk_size=1000))
+    chunks = gradients(whole_rollout(algorithm, hardware__chunk_size=chunk_size))
     torch.testing.assert_close(chunks, whole, rtol=1e-4, atol=1e-6)
 
 
@@ -72,13 +95,13 @@ def test_one_plain_step_equals_the_same_step_written_with_torch_alone(name: str)
     changes["training__optimizer"] = name
     settings = settings_for(**changes, training__normalize_advantages="no", training__max_grad_norm=0.05)
     learner, actor = start(settings)
-    rollout = actor.collect(learner.policy, 0)
+    rollout = actor.collect(learner.model.policy, 0).rollout
     twin = make_policy(settings.policy, actor.environments.spec, settings.env.seed)
     optimizer = {
         "adam": torch.optim.Adam(twin.parameters(), lr=5e-4, eps=1e-5),
         "rmsprop": torch.optim.RMSprop(twin.parameters(), lr=5e-4, alpha=0.99, eps=1e-5),
     }[name]
-    targets = learner._targets(rollout)
+    targets = targets_of(learner, rollout)
     output = twin(rollout.observations.flatten(0, 1))
     distribution = torch.distributions.Categorical(logits=output.logits)
     ratio = (distribution.log_prob(rollout.actions.flatten()) - rollout.log_probs.flatten()).exp()
@@ -92,37 +115,37 @@ def test_one_plain_step_equals_the_same_step_written_with_torch_alone(name: str)
     assert report.grad_norm == pytest.approx(norm.item(), rel=1e-4)
     assert report.policy_loss == pytest.approx(policy_loss.item(), abs=1e-6)
     assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-5)
-    for ours, theirs in zip(learner.policy.parameters(), twin.parameters(), strict=True):
+    for ours, theirs in zip(learner.model.policy.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_minibatches_hold_every_sample_once_and_as_many_of_each_environment() -> None:
-    learner, _ = start(settings_for())
-    minibatches = learner._slices(0, 16)
+    source = minibatches_of(settings_for(), range(4))
+    minibatches = source.slices(0, 16)
     assert [len(indices) for indices in minibatches] == [32, 32]
     assert sorted(torch.cat(minibatches).tolist()) == list(range(64))
     for indices in minibatches:
         assert torch.bincount(indices % 4).tolist() == [8, 8, 8, 8]
-    assert not torch.equal(minibatches[0], learner._slices(1, 16)[0])
+    assert not torch.equal(minibatches[0], source.slices(1, 16)[0])
 
 
-def test_the_global_minibatch_is_the_same_however_environments_are_dealt() -> None:
+def test_the_global_minibatch_is_the_same_however_environments_are_partitioned() -> None:
     settings = settings_for()
-    policy = make_policy(settings.policy, environments.describe(settings.env), 0)
-    whole = Learner(settings, policy, range(4), Ranks())._slices(0, 16)
+    whole = minibatches_of(settings, range(4)).slices(0, 16)
     for k, expected in enumerate(whole):
-        dealt = set()
+        found = set()
         for share in (range(2), range(2, 4)):
-            part = Learner(settings, policy, share, Ranks())._slices(0, 16)[k]
-            dealt |= {(int(i) // 2, share[int(i) % 2]) for i in part}
-        assert dealt == {(int(i) // 4, int(i) % 4) for i in expected}
+            part = minibatches_of(settings, share).slices(0, 16)[k]
+            found |= {(int(i) // 2, share[int(i) % 2]) for i in part}
+        assert found == {(int(i) // 4, int(i) % 4) for i in expected}
 
 
 def test_advantages_are_normalised_over_the_minibatch() -> None:
     """Two steps of two environments in two minibatches of a step each, whichever comes first."""
-    learner, _ = start(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2))
-    minibatches = learner._minibatches(0, torch.tensor([1.0, 3.0, 10.0, 30.0]))
-    for indices, count, (mean, std) in minibatches:
+    source = minibatches_of(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2), range(2))
+    slices = source.slices(0, 2)
+    statistics = source.statistics(slices, torch.tensor([1.0, 3.0, 10.0, 30.0]))
+    for indices, (count, (mean, std)) in zip(slices, statistics, strict=True):
         one, other = (float([1, 3, 10, 30][i]) for i in indices)
         assert (count, mean) == (2, (one + other) / 2)
         assert std == pytest.approx(abs(one - other) / 2)
@@ -149,10 +172,10 @@ def test_impala_without_lag_equals_a2c(normalised: str) -> None:
 def lagged(**changes: Any) -> tuple[Learner, Rollout]:
     """A learner whose policy has moved since the rollout was collected."""
     learner, actor = start(settings_for("impala", training__normalize_rewards="no", **changes))
-    rollout = actor.collect(learner.policy, 0)
+    rollout = actor.collect(learner.model.policy, 0).rollout
     torch.manual_seed(7)
     with torch.no_grad():
-        for parameter in learner.policy.parameters():
+        for parameter in learner.model.policy.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return learner, rollout
 
@@ -167,14 +190,14 @@ def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bo
         **{"training__n_steps": n_steps, "training__gamma": gamma, "training__gae_lambda": lambda_},
         training__entropy_coefficient=entropy_coefficient,
     )
-    output = learner.policy(rollout.observations.flatten(0, 1))
+    output = learner.model.policy(rollout.observations.flatten(0, 1))
     values = output.values.view(n_steps, -1)
     distribution = torch.distributions.Categorical(logits=output.logits.view(n_steps, 4, -1))
     log_probs = distribution.log_prob(rollout.actions)
     with torch.no_grad():
         ratios = (log_probs - rollout.log_probs).exp().clamp(max=1.0)
         assert (ratios < 0.9).any()
-        last = learner.policy(rollout.last_observations).values
+        last = learner.model.policy(rollout.last_observations).values
         after = torch.cat([values[1:], last.unsqueeze(0)])
         after = torch.where(rollout.dones, rollout.next_values, after)
         targets, following = torch.zeros_like(values), last
@@ -191,13 +214,13 @@ def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bo
     policy_loss = -(advantages * log_probs).mean()
     value_loss = 0.5 * (values - targets).square().mean()
     (policy_loss + 0.5 * value_loss - entropy_coefficient * distribution.entropy().mean()).backward()
-    expected = learner._flat.gradients.clone()
+    expected = learner.model.flat.gradients.clone()
     report = learner.learn([rollout], 0.0)
     norm = expected.norm().item()
     assert report.grad_norm == pytest.approx(norm, rel=1e-4)
     assert report.policy_loss == pytest.approx(policy_loss.item(), rel=1e-4, abs=1e-6)
     assert report.value_loss == pytest.approx(value_loss.item(), rel=1e-4)
-    torch.testing.assert_close(learner._flat.gradients, expected * min(1.0, 0.5 / norm), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(learner.model.flat.gradients, expected * min(1.0, 0.5 / norm), rtol=1e-3, atol=1e-5)
 
 
 CHANGED = {
@@ -257,7 +280,7 @@ def test_target_kl_ends_the_update_after_the_epoch_that_exceeds_it() -> None:
 @pytest.mark.parametrize("poison", ["rewards", "observations"])
 def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str) -> None:
     learner, actor = start(settings_for(training__batch_size=64))
-    rollout: Rollout = actor.collect(learner.policy, 0)
+    rollout: Rollout = actor.collect(learner.model.policy, 0).rollout
     before = parameters(learner).clone()
     getattr(rollout, poison)[3, 1] = torch.nan
     with pytest.raises(NotFiniteError, match=r"loss is nan.*learning_rate=0.0005"):
@@ -269,17 +292,17 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimisers_step(poison: str)
 def test_a_restored_learner_continues_bit_for_bit(algorithm: str) -> None:
     settings = settings_for(algorithm)
     one, actor = start(settings)
-    one.learn([actor.collect(one.policy, 0)], 0.0)
+    one.learn([actor.collect(one.model.policy, 0).rollout], 0.0)
     other, _ = start(settings.model_copy(update={"env": settings.env.model_copy(update={"seed": 9})}))
-    other._settings = settings
-    other.restore(one.state())
-    rollout = actor.collect(one.policy, 1)
+    other = Learner(settings, other.model, Ranks())
+    other.model.restore(one.model.state())
+    rollout = actor.collect(one.model.policy, 1).rollout
     assert one.learn([rollout], 0.0) == other.learn([rollout], 0.0)
     assert torch.equal(parameters(one), parameters(other))
-    assert (other.updates, other.steps_global) == (2, 128)
+    assert (other.model.updates, other.model.steps_global) == (2, 128)
 
 
-def testexplained_variance_by_hand() -> None:
+def test_explained_variance_by_hand() -> None:
     """Returns 1 and 3 (variance 1), errors of the value 0 and 1 (variance 1/4)."""
     assert explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
     assert explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0

@@ -13,6 +13,7 @@ from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner, LearnReport
+from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.runs.checkpoint import load_checkpoint
 from rlcluster.settings.loading import load_settings
@@ -44,11 +45,11 @@ def literal_course(updates: int) -> list[LearnReport]:
     vector = environments.make(settings.env, range(4))
     actor = Actor(vector, 32, settings.env.seed)
     learning, acting = (make_policy(settings.policy, vector.spec, settings.env.seed) for _ in range(2))
-    learner = Learner(settings, learning, range(4), Ranks())
+    learner = Learner(settings, Model(settings, learning, range(4), Ranks()), Ranks())
     reports, previous = [], {name: value.clone() for name, value in learning.state_dict().items()}
     for update in range(updates):
         acting.load_state_dict(previous)
-        rollout = actor.collect(acting, max(0, update - 1))
+        rollout = actor.collect(acting, max(0, update - 1)).rollout
         previous = {name: value.clone() for name, value in learning.state_dict().items()}
         reports.append(learner.learn([rollout], update / updates))
     return reports

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.learner import LearnReport
 from rlcluster.runs.checkpoint import load_checkpoint, save_checkpoint
+from rlcluster.runs.episodes import Episode
 from rlcluster.system import cores
 from rlcluster.training.hogwild import _content
 from rlcluster.training.hogwild_process import UpdateMade
@@ -77,7 +77,7 @@ def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp
     steps = {"update": 2 * 5, "before": content["learner"]["steps_global"]}
     assert steps["before"] == (3 * 2 + len(content["unlogged"])) * steps["update"]  # of 2 workers, 2 environments each
     report = LearnReport(**dict.fromkeys(LearnReport._fields, 0.5))
-    episodes = np.array([[1.0, 0.0, 10_000.0, 9.0]])
+    episodes = [Episode(1, 0, 10_000.0, 9)]
     late = _content(UpdateMade(report, steps["update"], 7, episodes, 0.1, 0.1))
     save_checkpoint(path, {**content, "unlogged": [*content["unlogged"], *pack([late], Ranks())]})
     record = succeed("a3c", run, {"--total-updates": 4}, "--resume")[-1]

@@ -125,7 +125,7 @@ def collect(ranks: Ranks, name: str) -> list[Any]:
     settings = load_settings("ppo", flags={"env.name": name, "env.num_envs": 4, "policy.network": NETWORKS[name]})
     vector = environments.make(settings.env, partition(range(4), ranks.world_size)[ranks.rank])
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
-    rollout = Actor(vector, 24, settings.env.seed).collect(policy, 0)
+    rollout = Actor(vector, 24, settings.env.seed).collect(policy, 0).rollout
     columns = (rollout.observations, rollout.actions, rollout.rewards, rollout.dones, rollout.values)
     return [column.numpy() for column in columns]
 

@@ -7,22 +7,23 @@ import torch
 
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.exchange.ranks import Ranks
+from rlcluster.learning.actor import Collected
 from rlcluster.learning.rollout import Rollout
-from rlcluster.training.pending import Ready, from_checkpoint, to_checkpoint
+from rlcluster.runs.episodes import Episode
+from rlcluster.training.pending import from_checkpoint, to_checkpoint
 
 
-def ready(first: int, num_envs: int, number: int) -> Ready:
+def ready(first: int, num_envs: int, number: int) -> Collected:
     """The rollout `number` of some environments, each of which has finished an episode with that reward."""
     rollout = Rollout.allocate(3, num_envs, EnvironmentSpec((2,), np.dtype(np.float32), 2))
     rollout.envs.copy_(torch.arange(first, first + num_envs))
     rollout.rewards.fill_(number)
-    episodes = torch.tensor([[0.0, env, number, 5.0] for env in range(first, first + num_envs)], dtype=torch.float64)
-    return Ready(rollout, episodes, (first, 0))
+    return Collected(rollout, [Episode(0, env, float(number), 5) for env in range(first, first + num_envs)])
 
 
-def told(content: dict[str, list[torch.Tensor]], envs: range) -> list[tuple[list[int], float, list[float]]]:
+def told(content: dict[str, list[torch.Tensor]], envs: range) -> list[tuple[list[int], float, list[int]]]:
     return [
-        (one.rollout.envs.tolist(), float(one.rollout.rewards[0, 0]), one.episodes[:, 1].tolist())
+        (one.rollout.envs.tolist(), float(one.rollout.rewards[0, 0]), [episode.env for episode in one.episodes])
         for one in from_checkpoint(content, envs)
     ]
 
@@ -40,5 +41,5 @@ def test_the_first_of_each_environment_comes_before_the_second_whoever_was_faste
 
 def test_a_rank_takes_the_trajectories_and_episodes_of_its_own_environments() -> None:
     content = {"pending": to_checkpoint([ready(0, 3, 1), ready(3, 1, 1)], Ranks())}
-    assert told(content, range(2, 4)) == [([2], 1.0, [2.0]), ([3], 1.0, [3.0])]
+    assert told(content, range(2, 4)) == [([2], 1.0, [2]), ([3], 1.0, [3])]
     assert not from_checkpoint({}, range(4))

@@ -12,6 +12,7 @@ from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner
+from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import partition
 from rlcluster.settings.loading import load_settings
@@ -31,24 +32,25 @@ def settings_for(num_envs: int = NUM_ENVS, **changes: Any) -> Settings:
 
 def learn(settings: Settings, share: range, ranks: Ranks, updates: int) -> Learner:
     vector = environments.make(settings.env, share)
-    learner = Learner(settings, make_policy(settings.policy, vector.spec, settings.env.seed), share, ranks)
+    model = Model(settings, make_policy(settings.policy, vector.spec, settings.env.seed), share, ranks)
+    learner = Learner(settings, model, ranks)
     actor = Actor(vector, settings.training.n_steps, settings.env.seed)
     for update in range(updates):
-        learner.learn([actor.collect(learner.policy, update)], 0.0)
+        learner.learn([actor.collect(model.policy, update).rollout], 0.0)
     return learner
 
 
 def flat(learner: Learner) -> dict[str, Any]:
     return {
-        "parameters": learner._flat.parameters.numpy().copy(),
-        "square_avg": learner._optimizer.state["square_avg"].numpy().copy(),
-        "gradients": learner._flat.gradients.numpy().copy(),
+        "parameters": learner.model.flat.parameters.numpy().copy(),
+        "square_avg": learner.model.optimizer.state["square_avg"].numpy().copy(),
+        "gradients": learner.model.flat.gradients.numpy().copy(),
     }
 
 
 def on_rank(ranks: Ranks, updates: int, changes: dict[str, Any]) -> tuple[dict[str, Any], bool, bool]:
     learner = learn(settings_for(**changes), partition(range(NUM_ENVS), ranks.world_size)[ranks.rank], ranks, updates)
-    return flat(learner), learner.is_synchronised, learner.ranks_agree()
+    return flat(learner), learner.model.is_synchronised, learner.model.ranks_agree()
 
 
 def test_parameters_and_statistics_are_averaged_every_k_updates() -> None:

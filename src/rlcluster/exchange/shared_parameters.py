@@ -58,7 +58,7 @@ class SharedParameters:
                 raise ValueError(f"version {version} is gone: {int(self._begun)} has been begun")
 
 
-class SharedTraining:
+class HogwildParameters:
     """The parameters and RMSProp's statistics that the workers of A3C change together, and who has made how many steps.
 
     Steps are neither locked nor atomic (Hogwild, arXiv 1106.5730): two at once may lose part of one.
@@ -71,7 +71,7 @@ class SharedTraining:
         self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
 
 
-def training_file(size: int, num_workers: int) -> SharedFile:
+def hogwild_file(size: int, num_workers: int) -> SharedFile:
     return SharedFile(_num_bytes(size, _steps_bytes(num_workers)), REMEDY)
 
 

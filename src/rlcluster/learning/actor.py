@@ -2,71 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rlcluster import environments
 from rlcluster.environments.interface import Step, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
-from rlcluster.exchange.ranks import Ranks, to_tensor
+from rlcluster.learning.actor_state import ActorState
 from rlcluster.learning.rollout import Rollout, RolloutShape
 from rlcluster.networks.policy import ActorCritic, sample_actions
+from rlcluster.runs.episodes import Episode
 from rlcluster.settings.schema import Settings
 
 
-class ActorState(NamedTuple):
-    """What continues each environment exactly where it is."""
+class Collected(NamedTuple):
+    """What an actor has played."""
 
-    simulators: list[bytes] | None  # None if they cannot tell
-    episode_rewards: NDArray[np.float64]  # [N] of the episode under way
-    episode_lengths: NDArray[np.int64]  # [N]
-    rollouts: NDArray[np.int64]  # [N] begun so far: the place in the stream of the actions' noise
-
-    def of(self, envs: range, all_envs: range) -> ActorState:
-        """The part of some of its environments."""
-        places = slice(envs.start - all_envs.start, envs.stop - all_envs.start)
-        return ActorState(
-            None if self.simulators is None else self.simulators[places],
-            self.episode_rewards[places],
-            self.episode_lengths[places],
-            self.rollouts[places],
-        )
-
-
-def join(states: Sequence[ActorState]) -> ActorState:
-    """The states of several actors as one, in their order."""
-    simulators = [state.simulators for state in states]
-    return ActorState(
-        None if None in simulators else [one for own in simulators for one in own or []],
-        np.concatenate([state.episode_rewards for state in states]),
-        np.concatenate([state.episode_lengths for state in states]),
-        np.concatenate([state.rollouts for state in states]),
-    )
-
-
-def gather(state: ActorState, ranks: Ranks) -> dict[str, Any]:
-    """The states of all ranks as a part of a checkpoint; no simulators where some cannot tell."""
-    cannot_tell = ranks.any(state.simulators is None)
-    simulators = None if cannot_tell else [to_tensor(part) for part in ranks.gather_bytes(state.simulators or [])]
-    columns = {name: getattr(state, name) for name in ActorState._fields[1:]}
-    return {
-        "simulators": simulators,
-        **{name: ranks.gather_rows(torch.from_numpy(column.copy())) for name, column in columns.items()},
-    }
-
-
-def share(content: dict[str, Any], envs: range) -> ActorState:
-    """The part of a checkpoint that belongs to these environments."""
-    simulators = content["simulators"]
-    return ActorState(
-        None if simulators is None else [simulators[i].numpy().tobytes() for i in envs],
-        *(content[name].numpy()[envs.start : envs.stop] for name in ActorState._fields[1:]),
-    )
+    rollout: Rollout
+    episodes: list[Episode]  # that finished in it
 
 
 def make_actor(settings: Settings, envs: range, restored: ActorState | None, num_threads: int = 1) -> Actor:
@@ -86,7 +43,7 @@ class Actor:
     """Plays environments, all in one batch per step."""
 
     def __init__(self, environments: VectorEnvironment, n_steps: int, seed: int, values_end: bool = True) -> None:
-        """Without `values_end`, the value of the state in which a rollout ends is left to the learner."""
+        """Without `values_end`, the value of the state in which a rollout ends is left to the learner, and 0 here."""
         self.environments, self._values_end = environments, values_end
         self._seed = seed
         self._shape = RolloutShape(n_steps, environments.num_envs, environments.spec)
@@ -94,7 +51,6 @@ class Actor:
         self._episode_rewards = np.zeros(environments.num_envs)
         self._episode_lengths = np.zeros(environments.num_envs, np.int64)
         self._rollouts = np.zeros(environments.num_envs, np.int64)
-        self._finished: list[tuple[float, ...]] = []
 
     @torch.inference_mode()
     def collect(
@@ -103,7 +59,7 @@ class Actor:
         version: int,
         is_over: Callable[[int], bool] | None = None,
         into: Rollout | None = None,
-    ) -> Rollout:
+    ) -> Collected:
         """The next rollout, by a policy that has seen `version` updates, cut short if `is_over` says so after a step.
         It is written `into` the given one, or into one of its own, which the next call overwrites.
         """
@@ -114,6 +70,7 @@ class Actor:
         self._rollouts += 1
         terminated = torch.zeros_like(rollout.dones)  # [T, N]
         final_observations: dict[tuple[int, int], Any] = {}
+        episodes: list[Episode] = []
         for t in range(rollout.n_steps):
             rollout.observations[t] = torch.from_numpy(self.environments.observations)
             logits, rollout.values[t] = policy(rollout.observations[t])
@@ -124,25 +81,19 @@ class Actor:
             rollout.rewards[t] = torch.from_numpy(step.rewards)
             terminated[t] = torch.from_numpy(step.terminated)
             rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
-            self._count_episodes(t, step)
+            episodes += self._finished_episodes(t, step)
             final_observations.update({(t, k): last for k, last in step.final_observations.items()})
             if is_over is not None and is_over(t + 1):
                 rollout, terminated = rollout.first(t + 1), terminated[: t + 1]
                 break
         self._set_next_values(rollout, policy, terminated, final_observations)
-        return rollout
+        return Collected(rollout, episodes)
 
     def _own_rollout(self) -> Rollout:
         if self._own is None:
             with torch.inference_mode(False):  # the learner's gradients pass through it
                 self._own = Rollout.allocate(*self._shape)
         return self._own
-
-    def finished_episodes(self) -> Tensor:
-        """[K, 4] step, environment, reward and length of each episode that finished since the last call."""
-        episodes = torch.tensor(self._finished, dtype=torch.float64).reshape(-1, 4)
-        self._finished.clear()
-        return episodes
 
     def state(self) -> ActorState:
         return ActorState(
@@ -164,14 +115,15 @@ class Actor:
         columns = [stream.random(self._shape.n_steps) for stream in streams]
         return torch.from_numpy(np.stack(columns, 1))
 
-    def _count_episodes(self, t: int, step: Step) -> None:
+    def _finished_episodes(self, t: int, step: Step) -> list[Episode]:
         self._episode_rewards += step.rewards
         self._episode_lengths += 1
-        for k in np.flatnonzero(step.terminated | step.truncated).tolist():
-            reward, length = float(self._episode_rewards[k]), float(self._episode_lengths[k])
-            self._finished.append((float(t), float(self.environments.indices[k]), reward, length))
-            self._episode_rewards[k] = 0.0
-            self._episode_lengths[k] = 0
+        ended = np.flatnonzero(step.terminated | step.truncated).tolist()
+        rewards, lengths = self._episode_rewards[ended].tolist(), self._episode_lengths[ended].tolist()
+        self._episode_rewards[ended] = 0.0
+        self._episode_lengths[ended] = 0
+        indices = [int(self.environments.indices[k]) for k in ended]
+        return [Episode(t, *one) for one in zip(indices, rewards, lengths, strict=True)]
 
     def _set_next_values(
         self,
@@ -183,7 +135,7 @@ class Actor:
         """V of the state after each step: 0 where the episode terminated, of the true last state where truncated."""
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.last_observations.copy_(torch.from_numpy(self.environments.observations))
-        rollout.next_values[-1] = policy(rollout.last_observations).values if self._values_end else torch.nan
+        rollout.next_values[-1] = policy(rollout.last_observations).values if self._values_end else 0.0
         rollout.next_values[terminated] = 0.0
         if final_observations:
             last = torch.from_numpy(np.stack(list(final_observations.values())))

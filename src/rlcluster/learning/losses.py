@@ -73,6 +73,7 @@ def a2c_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings)
 
 
 LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
+Loss = Callable[[PolicyOutput, Samples], LossSums]  # of a run, whose settings it knows
 LOSSES: Mapping[LossName, LossFunction] = {"ppo_loss": ppo_loss, "a2c_loss": a2c_loss}
 
 

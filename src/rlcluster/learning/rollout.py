@@ -5,6 +5,7 @@ the memory of one process or in slots of a file that several processes have mapp
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -126,6 +127,9 @@ class Slots:
 
     def __getitem__(self, slot: int) -> Rollout:
         return self._rollouts[slot]
+
+    def __iter__(self) -> Iterator[Rollout]:
+        return iter(self._rollouts)
 
 
 def slots_file(shape: RolloutShape, num_slots: int, folder: Path | None = None) -> SharedFile:

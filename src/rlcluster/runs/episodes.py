@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from rlcluster.runs.reader import WINDOW
+
+
+class Episode(NamedTuple):
+    """One that has finished."""
+
+    step: int  # of the rollout in which it finished
+    env: int
+    reward: float
+    length: int
 
 
 class EpisodeSummary(NamedTuple):
@@ -29,36 +37,34 @@ class EpisodeHistory:
         self.initial_reward: float | None = None
         self.best_reward: float | None = None
 
-    def add(self, episodes: Tensor) -> EpisodeSummary:
-        """`episodes` [K, 4]: step, environment, reward, length; in any order."""
-        if not len(episodes):
+    def add(self, episodes: Sequence[Episode]) -> EpisodeSummary:
+        """In any order: they count in that of their steps and environments."""
+        if not episodes:
             return EpisodeSummary(0, None, None, None)
-        order = sorted(range(len(episodes)), key=lambda k: (episodes[k, 0].item(), episodes[k, 1].item()))
-        rewards, lengths = episodes[order, 2].double(), episodes[order, 3].double()
-        for reward in rewards.tolist():
+        rewards = [episode.reward for episode in sorted(episodes, key=lambda one: (one.step, one.env))]
+        for reward in rewards:
             self._add_one(reward)
-        std = rewards.std(correction=0).item()
-        return EpisodeSummary(len(order), rewards.mean().item(), std, lengths.mean().item())
+        length = sum(episode.length for episode in episodes) / len(episodes)
+        return EpisodeSummary(len(episodes), _mean(rewards), _std(rewards), length)
 
     def recent_reward(self) -> float | None:
         """Mean over the last 100 finished episodes, or over all while there are fewer."""
-        return sum(self._rewards) / len(self._rewards) if self._rewards else None
+        return _mean(self._rewards) if self._rewards else None
 
     def recent_std(self) -> float | None:
-        if not self._rewards:
-            return None
-        return torch.tensor(list(self._rewards), dtype=torch.float64).std(correction=0).item()
+        return _std(self._rewards) if self._rewards else None
 
     def state(self) -> dict[str, Any]:
         return {
-            "rewards": torch.tensor(list(self._rewards), dtype=torch.float64),
+            "rewards": list(self._rewards),
             "total": self._total,
             "initial_reward": self.initial_reward,
             "best_reward": self.best_reward,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._rewards = deque(state["rewards"].tolist(), maxlen=WINDOW)
+        """`rewards` may be a tensor: earlier versions kept one."""
+        self._rewards = deque(map(float, state["rewards"]), maxlen=WINDOW)
         self._total = state["total"]
         self.initial_reward = state["initial_reward"]
         self.best_reward = state["best_reward"]
@@ -66,8 +72,18 @@ class EpisodeHistory:
     def _add_one(self, reward: float) -> None:
         self._rewards.append(reward)
         self._total += 1
-        mean = self.recent_reward()
+        mean = _mean(self._rewards)
         if self._total <= WINDOW:
             self.initial_reward = self.best_reward = mean
-        elif mean is not None and self.best_reward is not None:
+        elif self.best_reward is not None:
             self.best_reward = max(self.best_reward, mean)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _std(values: Sequence[float]) -> float:
+    """Of the values themselves: divided by their number."""
+    mean = _mean(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

@@ -8,7 +8,6 @@ the learner waits for an actor that is as many updates behind as it has slots.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Any
 
@@ -17,9 +16,11 @@ from torch import Tensor
 
 from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
-from rlcluster.learning import actor
-from rlcluster.learning.actor import ActorState
+from rlcluster.learning import actor_state
+from rlcluster.learning.actor import Collected
+from rlcluster.learning.actor_state import ActorState
 from rlcluster.learning.learner import Learner
+from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import Plan, RankPlan
 from rlcluster.settings.schema import Settings
@@ -28,7 +29,7 @@ from rlcluster.system.machine import Memory
 from rlcluster.training import loop, pending
 from rlcluster.training.actors import Actors
 from rlcluster.training.loop import Updated
-from rlcluster.training.pending import Ready, trajectories
+from rlcluster.training.slots import Slot, SlotBoard, SlotState
 
 DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and not learnt yet
 
@@ -47,35 +48,33 @@ class ActorLearner:
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         if policy.keep_threads_for_kernels(own_plan.threads):
             torch.set_num_threads(own_plan.torch_threads)
-        self.learner = Learner(settings, policy, self._envs, ranks)
-        self._ready: deque[Ready] = deque()
+        self.model = Model(settings, policy, self._envs, ranks)
+        self._learner = Learner(settings, self.model, ranks)
         own = self._restore(restored) if restored is not None else None
-        self._actors = Actors(settings, own_plan, spec, own, len(self.learner.parameters))
-        self._free = [deque(range(self._actors.num_slots)) for _ in range(len(self._actors))]
-        self._ordered_at: dict[tuple[int, int], int] = {}  # actor and slot of an open order: the updates until then
+        self._actors = Actors(settings, own_plan, spec, own, len(self.model.parameters))
+        self._slots = SlotBoard(self._actors.slots())
+        self._slots.restore(pending.from_checkpoint(restored or {}, self._envs))
         self._states: dict[int, ActorState] = {}
         self._busy_seconds, self._idle_seconds = 0.0, 0.0
-        self._actors.publish(self.learner.parameters, self.learner.updates)
+        self._actors.publish(self.model.parameters, self.model.updates)
         self._order()
 
     def update(self, progress: float) -> Updated:
         with self._timer("rollout"):  # what it waits for them
             taken = self._take()
-        occupancy = trajectories([*taken, *self._ready]) / (len(self._envs) * self._actors.num_slots)
-        lags = self.learner.updates - torch.cat([ready.rollout.versions for ready in taken]).double()
+        held = self._slots.trajectories(SlotState.READY, SlotState.LEARNING)
+        occupancy = held / (len(self._envs) * self._actors.num_slots)
+        lags = self.model.updates - torch.cat([slot.rollout.versions for slot in taken]).double()
         with self._timer("learn"):
-            report = self.learner.learn([ready.rollout for ready in taken], progress)
-        self._actors.publish(self.learner.parameters, self.learner.updates)
-        for ready in taken:
-            if ready.place is not None:
-                number, slot = ready.place
-                self._free[number].append(slot)
+            report = self._learner.learn([slot.rollout for slot in taken], progress)
+        self._actors.publish(self.model.parameters, self.model.updates)
+        episodes = [episode for slot in taken for episode in slot.episodes]
+        self._slots.release()
         self._order()
-        episodes = torch.cat([ready.episodes for ready in taken])
         return Updated(report, episodes, self._figures(lags, occupancy))
 
     def synchronise(self) -> None:
-        self.learner.synchronise()
+        self.model.synchronise()
 
     def memory(self) -> Memory:
         return self._actors.memory()
@@ -85,22 +84,23 @@ class ActorLearner:
         self._actors.ask_states()
         while len(self._states) < len(self._actors):
             self._receive()
-        own = actor.join([self._states[number] for number in range(len(self._actors))])
+        own = actor_state.join([self._states[number] for number in range(len(self._actors))])
         self._states.clear()
         return {
-            "actor": actor.gather(own, self._ranks),
-            "pending": pending.to_checkpoint(self._ready, self._ranks),
+            "actor": actor_state.gather(own, self._ranks),
+            "pending": pending.to_checkpoint(
+                (Collected(slot.rollout, list(slot.episodes)) for slot in self._slots.ready()), self._ranks
+            ),
         }
 
     def close(self) -> None:
         self._actors.close()
 
     def _restore(self, content: dict[str, Any]) -> ActorState:
-        self.learner.restore(content["learner"])
-        self._ready = pending.from_checkpoint(content, self._envs)
+        self.model.restore(content["learner"])
         if content["actor"]["simulators"] is None:
-            self.learner.normalizer.forget_episodes()
-        return actor.share(content["actor"], self._envs)
+            self.model.normalizer.forget_episodes()
+        return actor_state.share(content["actor"], self._envs)
 
     def _tell(self, own: RankPlan) -> None:
         if self._ranks.rank == 0:
@@ -109,55 +109,55 @@ class ActorLearner:
             say(f"each learner has {threads} and {actors}, {where}")
 
     def _order(self) -> None:
-        """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is on its way;
-        those of a checkpoint count too. Deterministic: two of each environment, with the parameters of now.
+        """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is pending or
+        being played; those of a checkpoint count too. Deterministic: two of each environment, with the parameters of
+        now.
         """
         rounds = DETERMINISTIC_ROUNDS if self._is_deterministic else self._actors.num_slots
-        room = rounds * len(self._envs) - trajectories(self._ready)
-        room -= sum(self._actors.size(number) for number, _ in self._ordered_at)
+        room = rounds * len(self._envs) - self._slots.trajectories(SlotState.READY, SlotState.ACTING)
         for _ in range(self._actors.num_slots):
-            for number, free in enumerate(self._free):
-                if free and self._actors.size(number) <= room:
-                    room -= self._actors.size(number)
-                    slot = free.popleft()
-                    self._ordered_at[number, slot] = self.learner.updates
-                    self._actors.fill(number, slot, self.learner.updates if self._is_deterministic else None)
+            for actor in range(len(self._actors)):
+                slot = self._slots.free(actor)
+                if slot is not None and slot.rollout.num_envs <= room:
+                    room -= slot.rollout.num_envs
+                    slot.order(self.model.updates)
+                    self._actors.fill(actor, slot.number, self.model.updates if self._is_deterministic else None)
 
-    def _take(self) -> list[Ready]:
+    def _take(self) -> list[Slot]:
         """The rollouts of one update."""
         while not self._is_deterministic and self._somebody_is_late():
             self._receive()
-        taken: list[Ready] = []
-        while trajectories(taken) < len(self._envs):
-            place = self._next(turn=sum(ready.place is not None for ready in taken))
-            if place is None:
+        taken: list[Slot] = []
+        while sum(slot.rollout.num_envs for slot in taken) < len(self._envs):
+            slot = self._next(turn=sum(slot.actor is not None for slot in taken))
+            if slot is None:
                 self._receive()
             else:
-                taken.append(self._ready[place])
-                del self._ready[place]
+                slot.take()
+                taken.append(slot)
         return taken
 
     def _somebody_is_late(self) -> bool:
-        oldest = min(self._ordered_at.values(), default=self.learner.updates)
-        return self.learner.updates - oldest >= self._actors.num_slots
+        oldest = self._slots.oldest_order()
+        return oldest is not None and self.model.updates - oldest >= self._actors.num_slots
 
-    def _next(self, turn: int) -> int | None:
+    def _next(self, turn: int) -> Slot | None:
         """The oldest ready rollout; deterministic: of the actor whose turn it is, after those from a checkpoint."""
-        for place, ready in enumerate(self._ready):
-            if not self._is_deterministic or ready.place is None or ready.place[0] == turn:
-                return place
-        return None
+        fitting = (
+            slot
+            for slot in self._slots.ready()
+            if not self._is_deterministic or slot.actor is None or slot.actor == turn
+        )
+        return next(fitting, None)
 
     def _receive(self) -> None:
-        for number, answer in self._actors.answers():
+        for actor, answer in self._actors.answers():
             if isinstance(answer, ActorState):
-                self._states[number] = answer
+                self._states[actor] = answer
                 continue
             self._busy_seconds += answer.busy_seconds
             self._idle_seconds += answer.idle_seconds
-            del self._ordered_at[number, answer.slot]
-            rollout = self._actors.rollout(number, answer.slot)
-            self._ready.append(Ready(rollout, torch.from_numpy(answer.episodes), (number, answer.slot)))
+            self._slots.filled(actor, answer.slot, answer.episodes)
 
     def _figures(self, lags: Tensor, occupancy: float) -> dict[str, float]:
         """Means over all ranks, and the largest lag of all."""

@@ -14,10 +14,8 @@ from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import TellState, serve
 
 if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    from rlcluster.learning.actor import ActorState
+    from rlcluster.learning.actor_state import ActorState
+    from rlcluster.runs.episodes import Episode
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Filled(NamedTuple):
     """The answer to Fill."""
 
     slot: int
-    episodes: NDArray[float64]  # [K, 4] of those that finished
+    episodes: list[Episode]  # that finished in it
     busy_seconds: float
     idle_seconds: float  # before it, without an order
 
@@ -54,7 +52,7 @@ def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> No
     cores.pin_to(assignment.plan.cores)
     from rlcluster.exchange.shared_parameters import SharedParameters
     from rlcluster.learning.actor import make_actor
-    from rlcluster.learning.learner import FlatParameters
+    from rlcluster.learning.flat import FlatParameters
     from rlcluster.learning.rollout import RolloutShape, Slots
     from rlcluster.networks.policy import make_policy
 
@@ -74,10 +72,10 @@ def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> No
             return actor.state()
         start = time.perf_counter()
         version = parameters.take(own, order.version)
-        actor.collect(policy, version, into=slots[order.slot])
+        played = actor.collect(policy, version, into=slots[order.slot])
         end = time.perf_counter()
         idle, idle_since = start - idle_since, end
-        return Filled(order.slot, actor.finished_episodes().numpy(), end - start, idle)
+        return Filled(order.slot, played.episodes, end - start, idle)
 
     serve(pipe, stop, follow)
     actor.environments.close()

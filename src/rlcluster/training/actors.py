@@ -9,13 +9,14 @@ from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.exchange.shared_parameters import SharedParameters, parameters_file
-from rlcluster.learning.actor import ActorState
-from rlcluster.learning.rollout import Rollout, RolloutShape, Slots, slots_file
+from rlcluster.learning.actor_state import ActorState
+from rlcluster.learning.rollout import RolloutShape, Slots, slots_file
 from rlcluster.plan import RankPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
 from rlcluster.training.actor_process import Assignment, Fill, Filled, act
 from rlcluster.training.helpers import Helpers, TellState
+from rlcluster.training.slots import Slot
 
 
 class Actors:
@@ -28,14 +29,14 @@ class Actors:
         num_parameters: int,
     ) -> None:
         self.num_slots = settings.parallel.slots_per_actor  # of each
-        self._plans = plan.helpers
         shapes = [RolloutShape(settings.training.n_steps, len(own.envs), spec) for own in plan.helpers]
         folder = Path(settings.hardware.rollout_dir) if settings.hardware.rollout_dir is not None else None
         with ExitStack() as files:  # they have no names: open until all actors have mapped them
             parameters = files.enter_context(parameters_file(num_parameters))
             slots = [files.enter_context(slots_file(shape, self.num_slots, folder)) for shape in shapes]
             self._parameters = SharedParameters(parameters.path, num_parameters)
-            self._slots = [Slots(file.path, shape, self.num_slots) for file, shape in zip(slots, shapes, strict=True)]
+            pairs = zip(slots, shapes, strict=True)
+            self._rollouts = [Slots(file.path, shape, self.num_slots) for file, shape in pairs]
             assignments = [
                 Assignment(
                     settings_json=settings.model_dump_json(),
@@ -51,10 +52,6 @@ class Actors:
 
     def __len__(self) -> int:
         return len(self._helpers)
-
-    def size(self, actor: int) -> int:
-        """How many environments it plays."""
-        return len(self._plans[actor].envs)
 
     def publish(self, parameters: Tensor, version: int) -> None:
         self._parameters.publish(parameters, version)
@@ -72,8 +69,13 @@ class Actors:
         """Waits for the next ones; each with the number of its actor."""
         return self._helpers.answers()
 
-    def rollout(self, actor: int, slot: int) -> Rollout:
-        return self._slots[actor][slot]
+    def slots(self) -> list[Slot]:
+        """Of all actors, free."""
+        return [
+            Slot(rollout, actor, number)
+            for actor, rollouts in enumerate(self._rollouts)
+            for number, rollout in enumerate(rollouts)
+        ]
 
     def memory(self) -> Memory:
         """Of all actors and of this process."""

@@ -16,9 +16,12 @@ import torch
 
 from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
-from rlcluster.exchange.shared_parameters import SharedTraining, training_file
-from rlcluster.learning import actor
-from rlcluster.learning.learner import Learner, LearnReport, count_parameters
+from rlcluster.exchange.shared_parameters import HogwildParameters, hogwild_file
+from rlcluster.learning import actor_state
+from rlcluster.learning.episode_rows import from_rows, to_rows
+from rlcluster.learning.flat import count_parameters
+from rlcluster.learning.learner import LearnReport
+from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import Plan
 from rlcluster.settings.schema import Settings
@@ -31,7 +34,7 @@ from rlcluster.training.pending import pack, unpack
 
 
 class Hogwild:
-    """Workers in processes of their own, and a learner here that never learns: it holds what is shared."""
+    """The shared model, and the workers that learn it in processes of their own."""
 
     def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks = settings, ranks
@@ -44,12 +47,12 @@ class Hogwild:
         self._made = [_from_content(content) for content in kept]  # not in the log yet; their steps are counted
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}
-        with training_file(num_parameters, size) as file:
-            shared = SharedTraining(file.path, num_parameters, size)
-            self.learner = Learner(settings, policy, envs, ranks, shared)
-            self.learner.push()
+        with hogwild_file(num_parameters, size) as file:
+            shared = HogwildParameters(file.path, num_parameters, size)
+            self.model = Model(settings, policy, envs, ranks, shared)
+            self.model.push()
             if restored is not None:
-                self.learner.restore(restored["learner"])
+                self.model.restore(restored["learner"])
             assignments = [
                 Assignment(
                     settings_json=_as_if_alone(settings, own.envs).model_dump_json(),
@@ -67,21 +70,21 @@ class Hogwild:
         while len(self._made) < size:
             for number in range(size):
                 if not self._workers.is_busy(number):
-                    self._workers.send(number, MakeUpdate(progress, self.learner.updates))
+                    self._workers.send(number, MakeUpdate(progress, self.model.updates))
             self._receive()
         made, self._made = self._made[:size], self._made[size:]
         self._count()
-        self.learner.updates += 1
+        self.model.updates += 1
         if self._ranks.world_size > 1:
-            self.learner.is_synchronised = False
-            if self.learner.updates % self._settings.parallel.sync_updates == 0:
+            self.model.is_synchronised = False
+            if self.model.updates % self._settings.parallel.sync_updates == 0:
                 self.synchronise()
-        episodes = torch.cat([torch.from_numpy(one.episodes) for one in made])
+        episodes = [episode for one in made for episode in one.episodes]
         return Updated(self._report(made), episodes, self._figures(made))
 
     def synchronise(self) -> None:
         self._rest()
-        self.learner.synchronise()
+        self.model.synchronise()
 
     def memory(self) -> Memory:
         return self._workers.memory()
@@ -89,16 +92,16 @@ class Hogwild:
     def state(self) -> dict[str, Any]:
         self._rest()
         self._count()
-        self.learner.pull()
+        self.model.pull()
         for number in range(len(self._workers)):
             self._workers.send(number, TellState())
         self._rest()
         states = [self._states[number] for number in range(len(self._workers))]
         returns, moments = zip(*(state.normalizer for state in states), strict=True)
         total = self._ranks.sum_(torch.from_numpy(np.sum(moments, 0)))
-        self.learner.normalizer.set(torch.from_numpy(np.concatenate(returns)), total)
+        self.model.normalizer.set(torch.from_numpy(np.concatenate(returns)), total)
         return {
-            "actor": actor.gather(actor.join([state.actor for state in states]), self._ranks),
+            "actor": actor_state.gather(actor_state.join([state.actor for state in states]), self._ranks),
             "unlogged": pack(map(_content, self._made), self._ranks),
         }
 
@@ -120,7 +123,7 @@ class Hogwild:
 
     def _count(self) -> None:
         """The steps of all ranks since the last time."""
-        self.learner.steps_global += int(self._ranks.sum_(self._uncounted))
+        self.model.steps_global += int(self._ranks.sum_(self._uncounted))
         self._uncounted.zero_()
 
     def _report(self, made: list[UpdateMade]) -> LearnReport:
@@ -143,11 +146,11 @@ class Hogwild:
 
 def _content(made: UpdateMade) -> dict[str, Any]:
     """For a checkpoint."""
-    return {**made._asdict(), "report": made.report._asdict(), "episodes": torch.from_numpy(made.episodes)}
+    return {**made._asdict(), "report": made.report._asdict(), "episodes": to_rows(made.episodes)}
 
 
 def _from_content(content: dict[str, Any]) -> UpdateMade:
-    report, episodes = LearnReport(**content["report"]), content["episodes"].numpy()
+    report, episodes = LearnReport(**content["report"]), from_rows(content["episodes"])
     return UpdateMade(**{**content, "report": report, "episodes": episodes})
 
 
@@ -160,7 +163,7 @@ def _share(restored: dict[str, Any], envs: range, num_workers: int) -> WorkerSta
     """A worker's part of a checkpoint. The moments are the sum of all workers': each takes an equal part of them."""
     kept = restored["learner"]["reward_normalizer"]
     returns, moments = kept["returns"][envs.start : envs.stop], kept["moments"] / num_workers
-    return WorkerState(actor.share(restored["actor"], envs), (returns.numpy(), moments.numpy()))
+    return WorkerState(actor_state.share(restored["actor"], envs), (returns.numpy(), moments.numpy()))
 
 
 run = partial(loop.run, Hogwild)

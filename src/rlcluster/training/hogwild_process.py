@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
 
-    from rlcluster.learning.actor import ActorState
+    from rlcluster.learning.actor_state import ActorState
     from rlcluster.learning.learner import LearnReport
+    from rlcluster.runs.episodes import Episode
 
 
 class WorkerState(NamedTuple):
@@ -51,7 +52,7 @@ class UpdateMade(NamedTuple):
     report: LearnReport
     steps: int
     staleness: int  # steps by others between its pull and its own step
-    episodes: NDArray[float64]  # [K, 4] of those that finished
+    episodes: list[Episode]  # that finished in it
     rollout_seconds: float
     learn_seconds: float
 
@@ -73,9 +74,11 @@ class Worker:
         import torch
 
         from rlcluster.exchange.ranks import Ranks
-        from rlcluster.exchange.shared_parameters import SharedTraining
+        from rlcluster.exchange.shared_parameters import HogwildParameters
         from rlcluster.learning.actor import make_actor
-        from rlcluster.learning.learner import Learner, count_parameters
+        from rlcluster.learning.flat import count_parameters
+        from rlcluster.learning.learner import Learner
+        from rlcluster.learning.model import Model
         from rlcluster.learning.rollout import RolloutShape, mapped_rollout
         from rlcluster.networks.policy import make_policy
 
@@ -86,16 +89,17 @@ class Worker:
         shape = RolloutShape(settings.training.n_steps, len(envs), spec)
         self._on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        self._shared = SharedTraining(assignment.training, count_parameters(policy), assignment.num_workers)
-        self._learner = Learner(settings, policy, envs, ranks, self._shared)
+        self._shared = HogwildParameters(assignment.training, count_parameters(policy), assignment.num_workers)
+        self._model = Model(settings, policy, envs, ranks, self._shared)
+        self._learner = Learner(settings, self._model, ranks)
         if restored is not None:
-            self._learner.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
+            self._model.normalizer.set(*(torch.from_numpy(part) for part in restored.normalizer))
             if restored.actor.simulators is None:
-                self._learner.normalizer.forget_episodes()
+                self._model.normalizer.forget_episodes()
 
     def follow(self, order: MakeUpdate | TellState) -> UpdateMade | WorkerState:
         if isinstance(order, TellState):
-            kept = self._learner.normalizer.state()
+            kept = self._model.normalizer.state()
             return WorkerState(self._actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
         return self._update(order)
 
@@ -104,20 +108,20 @@ class Worker:
 
     def _update(self, order: MakeUpdate) -> UpdateMade:
         self._timer.reset()
-        self._learner.updates = order.updates
+        self._model.updates = order.updates
         steps_before = int(self._shared.steps.sum())
-        self._learner.pull()
+        self._model.pull()
         with self._timer("rollout"):
-            rollout = self._actor.collect(self._learner.policy, steps_before, into=self._on_file)
+            played = self._actor.collect(self._model.policy, steps_before, into=self._on_file)
         with self._timer("learn"):
-            report = self._learner.learn([rollout], order.progress)
+            report = self._learner.learn([played.rollout], order.progress)
         staleness = int(self._shared.steps.sum()) - steps_before
         self._shared.steps[self._number] += 1
         return UpdateMade(
             report,
-            rollout.rewards.numel(),
+            played.rollout.rewards.numel(),
             staleness,
-            self._actor.finished_episodes().numpy(),
+            played.episodes,
             self._timer.seconds("rollout"),
             self._timer.seconds("learn"),
         )

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from rlcluster.exchange.ranks import Ranks
-from rlcluster.learning.learner import Learner, LearnReport
+from rlcluster.learning import episode_rows
+from rlcluster.learning.learner import LearnReport
+from rlcluster.learning.model import Model
 from rlcluster.plan import Plan
-from rlcluster.runs.episodes import EpisodeHistory, EpisodeSummary
+from rlcluster.runs.episodes import Episode, EpisodeHistory, EpisodeSummary
 from rlcluster.runs.reader import FINAL_FPS_UPDATES
 from rlcluster.settings.schema import Settings
 from rlcluster.system.clock import Stopwatch
@@ -31,7 +32,7 @@ class Updated(NamedTuple):
     """What an engine tells of an update."""
 
     report: LearnReport
-    episodes: Tensor  # [K, 4] step, environment, reward and length of each that finished, of this rank
+    episodes: Sequence[Episode]  # of this rank
     figures: dict[str, float]  # further fields of the log
 
 
@@ -39,8 +40,8 @@ class Engine(Protocol):
     """What acts and learns on one rank. It restores itself from the checkpoint of the run, if there is one."""
 
     @property
-    def learner(self) -> Learner:
-        """It counts the updates and steps, and holds the parameters."""
+    def model(self) -> Model:
+        """What is learnt; it counts the updates and steps."""
 
     def update(self, progress: float) -> Updated:
         """Acts and learns; `progress` is the share of the budget that is spent."""
@@ -86,7 +87,7 @@ class Training:
     def __init__(self, job: Job, engine: Engine) -> None:
         self._settings, self._plan, self._ranks, self._run, self._stop, _ = job
         self._engine, settings, ranks, run = engine, job.settings, job.ranks, job.run
-        self._timer, self._learner = ranks.timer, engine.learner
+        self._timer, self._model = ranks.timer, engine.model
         self._episodes = EpisodeHistory()
         self._recent_seconds: deque[float] = deque(maxlen=FINAL_FPS_UPDATES)
         self._recent_steps: deque[int] = deque(maxlen=FINAL_FPS_UPDATES)
@@ -95,29 +96,29 @@ class Training:
         seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
         self._stopwatch, self._other_work = Stopwatch(seconds_before), OtherWork()
         self._agreed = self._agree()
-        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
+        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._model.updates
         if run.restored is None and ranks.place.max_restarts > 0:
             self._save()  # so that there is always something to go on from
 
     def progress(self) -> float:
         """Share of the budget that is spent, the same on all ranks."""
-        return self._budget.progress(self._learner.steps_global, self._agreed.seconds, self._learner.updates)
+        return self._budget.progress(self._model.steps_global, self._agreed.seconds, self._model.updates)
 
     def is_over(self) -> bool:
         """True when the budget is spent, or a stop is asked for on any rank and all hold the same parameters."""
-        return self.progress() >= 1 or (self._agreed.stops > 0 and self._learner.is_synchronised)
+        return self.progress() >= 1 or (self._agreed.stops > 0 and self._model.is_synchronised)
 
     def update(self) -> dict[str, Any]:
         """One rollout and one learning phase; returns the record that goes to the log."""
         self._timer.reset()
         start = time.perf_counter()
         progress = self.progress()
-        steps_before = self._learner.steps_global
+        steps_before = self._model.steps_global
         updated = self._engine.update(progress)
-        episodes = self._episodes.add(self._ranks.gather_rows(updated.episodes))
+        episodes = self._episodes.add(episode_rows.gather(updated.episodes, self._ranks))
         self._refuse_disagreement()
         self._agreed = self._agree()
-        steps = self._learner.steps_global - steps_before
+        steps = self._model.steps_global - steps_before
         record = self._record(updated, episodes, time.perf_counter() - start, steps)
         self._run.log(record)
         if self._settings.mode != "sequential":  # others take part, and may hang
@@ -128,10 +129,10 @@ class Training:
     def save_if_due(self) -> None:
         output = self._settings.output
         if output.checkpoint_updates is not None:
-            due = self._learner.updates - self._saved_updates >= output.checkpoint_updates
+            due = self._model.updates - self._saved_updates >= output.checkpoint_updates
         else:
             due = self._agreed.seconds - self._saved_seconds >= output.checkpoint_seconds
-        if due and self._learner.is_synchronised:
+        if due and self._model.is_synchronised:
             self._save()
 
     def finish(self) -> bool:
@@ -146,7 +147,7 @@ class Training:
         acting = self._engine.state()  # first: workers come to rest
         content = {
             "settings": self._settings.to_yaml(),
-            "learner": self._learner.state(),
+            "learner": self._model.state(),
             **acting,
             "episodes": self._episodes.state(),
             "elapsed_seconds": self._stopwatch.seconds(),
@@ -155,13 +156,13 @@ class Training:
             "peak_memory_gb": self._agreed.peak_memory_gb,
         }
         self._run.save(content, final)
-        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._learner.updates
+        self._saved_seconds, self._saved_updates = self._agreed.seconds, self._model.updates
 
     def _refuse_disagreement(self) -> None:
-        is_to_be_equal = self._ranks.world_size > 1 and self._learner.is_synchronised
-        if is_to_be_equal and not self._learner.ranks_agree():
+        is_to_be_equal = self._ranks.world_size > 1 and self._model.is_synchronised
+        if is_to_be_equal and not self._model.ranks_agree():
             raise UserError(
-                f"update {self._learner.updates}: the ranks no longer hold the same parameters; stopped. Continue from "
+                f"update {self._model.updates}: the ranks no longer hold the same parameters; stopped. Continue from "
                 "the last checkpoint with --resume, and please report this",
                 EXIT_RUN_FAILED,
             )
@@ -173,7 +174,7 @@ class Training:
         self._recent_steps.extend(content["recent_steps"])
         self._peak_memory_before = content["peak_memory_gb"]
         if self._ranks.rank == 0:
-            say(f"resuming at update {self._learner.updates}, step {self._learner.steps_global:,}")
+            say(f"resuming at update {self._model.updates}, step {self._model.steps_global:,}")
             if content["actor"]["simulators"] is None:
                 warn(
                     f"{self._settings.env.name} cannot save its state: new episodes begin, and the result will differ "
@@ -195,8 +196,8 @@ class Training:
         self._recent_seconds.append(t_iter)
         self._recent_steps.append(steps)
         return {
-            "update": self._learner.updates,
-            "steps_global": self._learner.steps_global,
+            "update": self._model.updates,
+            "steps_global": self._model.steps_global,
             "world_size": self._ranks.world_size,
             "fps": steps / t_iter,
             "t_iter": t_iter,
@@ -214,21 +215,21 @@ class Training:
         }
 
     def _summary(self) -> dict[str, Any]:
-        steps, seconds = self._learner.steps_global, self._stopwatch.seconds()
+        steps, seconds = self._model.steps_global, self._stopwatch.seconds()
         recent = sum(self._recent_seconds)
         return {
             "algorithm": self._settings.algorithm,
             "mode": self._settings.mode,
             "env": self._settings.env.name,
-            "network": self._learner.policy.network,
-            "kernels": self._learner.policy.kernels,
+            "network": self._model.policy.network,
+            "kernels": self._model.policy.kernels,
             "num_envs": self._settings.env.num_envs,
             "world_size": self._plan.world_size,
             "num_workers": self._plan.num_acting,
             "num_threads": self._plan.learner_threads,
             "duration_seconds": seconds,
             "total_timesteps": steps,
-            "total_updates": self._learner.updates,
+            "total_updates": self._model.updates,
             "average_fps": steps / seconds,
             "final_fps": sum(self._recent_steps) / recent if recent else None,
             "initial_reward": self._episodes.initial_reward,

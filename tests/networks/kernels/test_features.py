@@ -21,6 +21,7 @@ from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner
+from rlcluster.learning.model import Model
 from rlcluster.networks.kernels.library import INSTRUCTION_SETS, KernelsMissingError, Library, Trunk, load
 from rlcluster.networks.policy import ActorCritic, PolicyOutput, make_policy
 from rlcluster.settings.loading import load_settings
@@ -306,7 +307,8 @@ def twenty_losses(kernels: str) -> list[float]:
     chosen = load_settings("ppo", flags={**flags, "training.learning_rate": "2e-5", "training.n_epochs": 1})
     vector = environments.make(chosen.env, range(4))
     rollout = Actor(vector, 16, 0).collect(make_policy(chosen.policy, vector.spec, 0, "torch"), 0)
-    learner = Learner(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks())
+    model = Model(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks())
+    learner = Learner(chosen, model, Ranks())
     return [learner.learn([rollout], 0.0).loss for _ in range(20)]
 
 
