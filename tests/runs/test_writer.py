@@ -13,7 +13,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlcluster.runs.checkpoint import load_checkpoint
-from rlcluster.runs.event_file import TAGS
+from rlcluster.runs.fields import TAGS
 from rlcluster.runs.reader import read_metrics
 from rlcluster.runs.status import default_path, read_state, write_state
 from rlcluster.runs.writer import RunDirectory, find_checkpoint, latest_run, newest_checkpoint, step_checkpoints

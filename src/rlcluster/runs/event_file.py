@@ -10,42 +10,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-FLUSH_SECONDS = 10
+from rlcluster.runs.fields import TAGS
 
-TAGS = {
-    "update": "progress/update",
-    "world_size": "progress/world_size",
-    "elapsed_seconds": "progress/elapsed_seconds",
-    "fps": "speed/fps",
-    "t_iter": "speed/t_iter",
-    "t_rollout": "speed/t_rollout",
-    "t_learn": "speed/t_learn",
-    "t_sync": "speed/t_sync",
-    "loss": "loss/total",
-    "policy_loss": "loss/policy",
-    "value_loss": "loss/value",
-    "entropy": "policy/entropy",
-    "approx_kl": "policy/approx_kl",
-    "clip_frac": "policy/clip_frac",
-    "explained_variance": "value/explained_variance",
-    "learning_rate": "optimizer/learning_rate",
-    "grad_norm": "optimizer/grad_norm",
-    "episode_reward_mean": "episodes/reward_mean",
-    "episode_reward_std": "episodes/reward_std",
-    "episode_reward_recent": "episodes/reward_mean_last_100",
-    "episode_reward_recent_std": "episodes/reward_std_last_100",
-    "episode_length_mean": "episodes/length_mean",
-    "episode_count": "episodes/count",
-    "policy_lag_mean": "asynchrony/policy_lag_mean",
-    "policy_lag_max": "asynchrony/policy_lag_max",
-    "slot_occupancy": "asynchrony/slot_occupancy",
-    "learner_idle": "asynchrony/learner_idle",
-    "actor_idle": "asynchrony/actor_idle",
-    "staleness_mean": "asynchrony/staleness_mean",
-    "staleness_max": "asynchrony/staleness_max",
-    "memory_gb": "memory/current_gb",
-    "peak_memory_gb": "memory/peak_gb",
-}
+FLUSH_SECONDS = 10
 
 
 class EventFile:

@@ -306,7 +306,7 @@ def twenty_losses(kernels: str) -> list[float]:
     flags = {"env.name": "starpilot", "env.num_envs": 4, "training.n_steps": 16, "training.batch_size": 32}
     chosen = load_settings("ppo", flags={**flags, "training.learning_rate": "2e-5", "training.n_epochs": 1})
     vector = environments.make(chosen.env, range(4))
-    rollout = Actor(vector, 16, 0).collect(make_policy(chosen.policy, vector.spec, 0, "torch"), 0)
+    rollout = Actor(vector, 16, 0).collect(make_policy(chosen.policy, vector.spec, 0, "torch"), 0).rollout
     model = Model(chosen, make_policy(chosen.policy, vector.spec, 0, kernels), range(4), Ranks())
     learner = Learner(chosen, model, Ranks())
     return [learner.learn([rollout], 0.0).loss for _ in range(20)]
