@@ -17,7 +17,10 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.networks.kernels import features
 from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
 from rlcluster.settings.schema import KernelsName, PolicySettings
+from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
+
+_has_warned_of_fallback = False
 
 
 class PolicyOutput(NamedTuple):
@@ -50,9 +53,10 @@ class ActorCritic(nn.Module):
 
     @property
     def kernels(self) -> str:
-        """The instruction set of our own convolutions, or "torch"."""
-        kernels = self.trunk.kernels if isinstance(self.trunk, ConvolutionalTrunk) else None
-        return "torch" if kernels is None else kernels.instruction_set
+        """The instruction set of our own convolutions; "torch" without them, or if any pass had to do without them."""
+        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None or self.trunk.has_fallen_back:
+            return "torch"
+        return self.trunk.kernels.instruction_set
 
     def keep_threads_for_kernels(self, num_threads: int) -> bool:
         """Our own convolutions have so many threads from now on, however many torch has. False: there are none."""
@@ -104,6 +108,7 @@ class ConvolutionalTrunk(nn.Module):
         super().__init__()
         self.kernels: Trunk | None = None
         self.must_use_kernels = False
+        self.has_fallen_back = False  # an input that the kernels do not cover went through torch
 
     @property
     def chunk_size(self) -> int:
@@ -125,6 +130,8 @@ class ConvolutionalTrunk(nn.Module):
                 return features.features(self.kernels, observations, layers)
             if self.must_use_kernels:
                 raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
+            self.has_fallen_back = True
+            _warn_of_fallback(problem)
         return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
 
     def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
@@ -248,6 +255,14 @@ def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:
     cumulated = torch.softmax(logits.double(), -1).cumsum(-1)
     below = cumulated <= noise.unsqueeze(-1) * cumulated[:, -1:]
     return below.sum(-1).clamp_(max=logits.shape[-1] - 1)
+
+
+def _warn_of_fallback(problem: str) -> None:
+    """Once per process: every further pass would say the same."""
+    global _has_warned_of_fallback  # noqa: PLW0603 - a process warns once, however many policies it has
+    if not _has_warned_of_fallback:
+        _has_warned_of_fallback = True
+        warn(f"hardware.kernels=auto: the kernels do not cover {problem}; PyTorch runs such convolutions, more slowly")
 
 
 def _to_channels_last(observations: Tensor) -> Tensor:

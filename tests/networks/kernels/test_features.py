@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner
+from rlcluster.networks import policy as policy_module
 from rlcluster.networks.kernels.library import INSTRUCTION_SETS, KernelsMissingError, Library, Trunk, load
 from rlcluster.networks.policy import ActorCritic, PolicyOutput, make_policy
 from rlcluster.settings.loading import load_settings
@@ -290,6 +292,24 @@ def test_inputs_that_are_not_covered_are_named(change: object, message: str) -> 
 def without_bias(policy: ActorCritic) -> ActorCritic:
     convolutions(policy)[3].bias = None
     return policy
+
+
+def test_an_input_that_falls_back_to_torch_is_warned_of_once_and_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(policy_module, "_has_warned_of_fallback", False)
+    policies = [make_policy(PolicySettings(network=network), spec_of(), 0) for network in NETWORKS]
+    for policy in policies:
+        policy(pictures(1))
+        assert policy.kernels == load().supported()[-1]
+    assert capsys.readouterr().err == ""
+    for policy in policies:
+        for _ in range(2):
+            policy(pictures(1).float())
+        policy(pictures(1))  # covered again, but the run is no longer the kernels' alone
+        assert policy.kernels == "torch"
+    problem = r"images of type torch\.float32 and shape \[64, 64, 3\]"
+    assert re.fullmatch(f"warning: .*do not cover {problem}; PyTorch runs .*\n", capsys.readouterr().err)
 
 
 def test_a_missing_or_foreign_library_says_what_to_do(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def features(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> Ten
 def why_not(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> str | None:
     """What of these inputs the kernels do not cover; None if they do."""
     if pictures.dtype != torch.uint8 or tuple(pictures.shape[1:]) != trunk.picture_shape:
-        return f"pictures of type {pictures.dtype} and shape {list(pictures.shape[1:])}"
+        return f"images of type {pictures.dtype} and shape {list(pictures.shape[1:])}"
     weights, biases = _parameters(layers)
     shapes = [tuple(weight.shape) for weight in weights]
     if shapes != trunk.weight_shapes or [tuple(bias.shape) for bias in biases] != [shape[:1] for shape in shapes]:
