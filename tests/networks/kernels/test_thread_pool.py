@@ -17,7 +17,7 @@ PROGRAM = r"""
 
 int main() {
   for (int num_threads : {1, 2, 7}) {
-    ThreadPool pool(num_threads);
+    rl::ThreadPool pool(num_threads);
     for (int call = 0; call < 3000; call++) {
       const int num_pieces = call % 4;
       auto counts = std::make_unique<int[]>(4);  // gone after the call: a late thread would touch freed memory
