@@ -97,11 +97,11 @@ class MlpTrunk(nn.Module):
 
 
 class ConvolutionalTrunk(nn.Module):
-    """Convolutions, by our own kernels where they can be, and a linear layer."""
+    """Convolutions, by our own kernels if they cover the input, and a linear layer."""
 
     num_features: int
     torch_chunk_size: int
-    kernels_chunk_size: int  # for pictures of 64x64
+    kernels_chunk_size: int  # for images of 64x64
     linear: nn.Linear
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class ConvolutionalTrunk(nn.Module):
     def chunk_size(self) -> int:
         if self.kernels is None:
             return self.torch_chunk_size
-        height, width, _ = self.kernels.picture_shape
+        height, width, _ = self.kernels.image_shape
         return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,7 +242,7 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
     try:
         if network not in WEIGHT_SHAPES or spec.observation_shape[2] != 3:
             names = " and ".join(WEIGHT_SHAPES)
-            raise KernelsMissingError(f"they are for the networks {names} on pictures of 3 channels, not for {network}")
+            raise KernelsMissingError(f"they are for the networks {names} on images of 3 channels, not for {network}")
         return Trunk(network, spec.observation_shape[0], spec.observation_shape[1])
     except KernelsMissingError as error:
         if kernels == "native":
