@@ -176,8 +176,8 @@ def _layer_passes(
     @torch.inference_mode()
     def torch_forward() -> Tensor:
         if index == 0:
-            pictures = images.pictures.permute(0, 3, 1, 2).float().mul_(1 / 255)
-            return functional.conv2d(pictures, weight, bias, padding=1)
+            scaled = images.raw.permute(0, 3, 1, 2).float().mul_(1 / 255)
+            return functional.conv2d(scaled, weight, bias, padding=1)
         if index % 5 == 0:
             return functional.conv2d(x, weight, bias, padding=1)
         return torch.relu(functional.conv2d(rectified, weight, bias, padding=1).add_(residual))
@@ -197,7 +197,7 @@ def _layer_passes(
 class LayerImages(NamedTuple):
     """What one layer is measured on, [B, H, W, C]."""
 
-    pictures: Tensor
+    raw: Tensor  # bytes, the input of layer 0
     x: Tensor
     residual: Tensor
     gradient: Tensor
@@ -207,8 +207,8 @@ class LayerImages(NamedTuple):
         import torch
 
         sizes = LAYER_IMAGES, side, side
-        pictures = torch.randint(0, 256, (*sizes, 3), dtype=torch.uint8)
-        return cls(pictures, *(torch.randn(*sizes, count) for count in (inputs, outputs, outputs)))
+        raw = torch.randint(0, 256, (*sizes, 3), dtype=torch.uint8)
+        return cls(raw, *(torch.randn(*sizes, count) for count in (inputs, outputs, outputs)))
 
 
 def _our_layer_pass(
@@ -227,7 +227,7 @@ def _our_layer_pass(
         return functional.pad(image, (0, 0, 1, 1, 1, 1)).contiguous()
 
     tensors = {
-        "pictures": images.pictures,
+        "images": images.raw,
         "input": pad(torch.relu(images.x)),
         "residual": images.residual,
         "sum": torch.empty_like(images.residual),
@@ -237,7 +237,7 @@ def _our_layer_pass(
         "bias_gradient": torch.empty_like(parameters[1][index]),
     }
     trunk = Trunk("impala", 64, 64, instruction_set)
-    kind, sizes = "backward" if backward else "forward", tuple(images.pictures.shape[:3])
+    kind, sizes = "backward" if backward else "forward", tuple(images.raw.shape[:3])
     return lambda: trunk.layer(kind, index, sizes, tensors, parameters)
 
 
@@ -259,7 +259,7 @@ def _policy(network: str, spec: EnvironmentSpec, kind: KernelsName, instruction_
 
 
 def _spec(network: str) -> EnvironmentSpec:
-    """Procgen's pictures, or CartPole's 4 numbers and 2 actions."""
+    """Procgen's images, or CartPole's 4 numbers and 2 actions."""
     import numpy as np
 
     from rlcluster.environments.interface import EnvironmentSpec

@@ -17,7 +17,10 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.networks.kernels import features
 from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
 from rlcluster.settings.schema import KernelsName, PolicySettings
+from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
+
+_has_warned_of_fallback = False
 
 
 class PolicyOutput(NamedTuple):
@@ -50,9 +53,10 @@ class ActorCritic(nn.Module):
 
     @property
     def kernels(self) -> str:
-        """The instruction set of our own convolutions, or "torch"."""
-        kernels = self.trunk.kernels if isinstance(self.trunk, ConvolutionalTrunk) else None
-        return "torch" if kernels is None else kernels.instruction_set
+        """The instruction set of our own convolutions; "torch" without them, or if any pass had to do without them."""
+        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None or self.trunk.has_fallen_back:
+            return "torch"
+        return self.trunk.kernels.instruction_set
 
     def keep_threads_for_kernels(self, num_threads: int) -> bool:
         """Our own convolutions have so many threads from now on, however many torch has. False: there are none."""
@@ -93,23 +97,24 @@ class MlpTrunk(nn.Module):
 
 
 class ConvolutionalTrunk(nn.Module):
-    """Convolutions, by our own kernels where they can be, and a linear layer."""
+    """Convolutions, by our own kernels if they cover the input, and a linear layer."""
 
     num_features: int
     torch_chunk_size: int
-    kernels_chunk_size: int  # for pictures of 64x64
+    kernels_chunk_size: int  # for images of 64x64
     linear: nn.Linear
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Trunk | None = None
         self.must_use_kernels = False
+        self.has_fallen_back = False  # an input that the kernels do not cover went through torch
 
     @property
     def chunk_size(self) -> int:
         if self.kernels is None:
             return self.torch_chunk_size
-        height, width, _ = self.kernels.picture_shape
+        height, width, _ = self.kernels.image_shape
         return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,6 +130,8 @@ class ConvolutionalTrunk(nn.Module):
                 return features.features(self.kernels, observations, layers)
             if self.must_use_kernels:
                 raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
+            self.has_fallen_back = True
+            _warn_of_fallback(problem)
         return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
 
     def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
@@ -235,7 +242,7 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
     try:
         if network not in WEIGHT_SHAPES or spec.observation_shape[2] != 3:
             names = " and ".join(WEIGHT_SHAPES)
-            raise KernelsMissingError(f"they are for the networks {names} on pictures of 3 channels, not for {network}")
+            raise KernelsMissingError(f"they are for the networks {names} on images of 3 channels, not for {network}")
         return Trunk(network, spec.observation_shape[0], spec.observation_shape[1])
     except KernelsMissingError as error:
         if kernels == "native":
@@ -248,6 +255,14 @@ def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:
     cumulated = torch.softmax(logits.double(), -1).cumsum(-1)
     below = cumulated <= noise.unsqueeze(-1) * cumulated[:, -1:]
     return below.sum(-1).clamp_(max=logits.shape[-1] - 1)
+
+
+def _warn_of_fallback(problem: str) -> None:
+    """Once per process: every further pass would say the same."""
+    global _has_warned_of_fallback  # noqa: PLW0603 - a process warns once, however many policies it has
+    if not _has_warned_of_fallback:
+        _has_warned_of_fallback = True
+        warn(f"hardware.kernels=auto: the kernels do not cover {problem}; PyTorch runs such convolutions, more slowly")
 
 
 def _to_channels_last(observations: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.actor import Actor
 from rlcluster.learning.learner import Learner
 from rlcluster.learning.model import Model
+from rlcluster.networks import policy as policy_module
 from rlcluster.networks.kernels.library import INSTRUCTION_SETS, KernelsMissingError, Library, Trunk, load
 from rlcluster.networks.policy import ActorCritic, PolicyOutput, make_policy
 from rlcluster.settings.loading import load_settings
@@ -52,7 +54,7 @@ def policy_with(instruction_set: str, spec: EnvironmentSpec | None = None, netwo
     return policy
 
 
-def pictures(count: int, spec: EnvironmentSpec | None = None) -> Tensor:
+def images(count: int, spec: EnvironmentSpec | None = None) -> Tensor:
     return torch.randint(0, 256, (count, *(spec or spec_of()).observation_shape), dtype=torch.uint8, generator=draws)
 
 
@@ -85,11 +87,11 @@ def test_the_network_and_its_gradients_equal_float64(
 ) -> None:
     """Values to 1e-5 of their size. Gradients in norm: where two values nearly tie in a pooling window, or a sum is
     nearly zero before a ReLU, rounding decides where the gradient goes, in PyTorch's float32 as well; one such case in
-    a batch of one picture was seen to move a layer's gradient by 1.6 %. The layers alone are tested to rounding.
+    a batch of one image was seen to move a layer's gradient by 1.6 %. The layers alone are tested to rounding.
     """
     spec = spec_of(*size)
     ours, exact = policy_with(instruction_set, spec, network), policy_with("torch", spec, network).double()
-    observations = pictures(count, spec)
+    observations = images(count, spec)
     with torch.inference_mode():
         result = ours(observations)
     expected = exact.policy_head(features_of(exact, observations)).detach()
@@ -119,7 +121,7 @@ NETWORKS = ("impala", "nature")
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("instruction_set", "count"), [("portable", 70), ("avx2", 70), ("avx512", 2048)])
 def test_a_sample_is_the_same_alone_and_in_any_batch(instruction_set: str, count: int, network: str) -> None:
-    policy, observations = policy_with(instruction_set, network=network), pictures(count)
+    policy, observations = policy_with(instruction_set, network=network), images(count)
     trunk, parameters = policy.trunk.kernels, parameters_of(policy)
     whole = trunk.forward(observations, *parameters)
     few = observations[:67]
@@ -130,7 +132,7 @@ def test_a_sample_is_the_same_alone_and_in_any_batch(instruction_set: str, count
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    observations = pictures(5)
+    observations = images(5)
     for network in NETWORKS:
         results = [gradients(policy_with(name, network=network), observations) for name in ("avx2", "avx512")]
         assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
@@ -150,7 +152,7 @@ def parameters_of(policy: ActorCritic) -> tuple[list[Tensor], list[Tensor]]:
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_threads_change_nothing(instruction_set: str, network: str) -> None:
     """In the kernels: the linear layers are torch's, and get the same features and gradients here."""
-    policy, observations = policy_with(instruction_set, network=network), pictures(50)
+    policy, observations = policy_with(instruction_set, network=network), images(50)
     trunk, parameters = policy.trunk.kernels, parameters_of(policy)
     gradient = torch.randn(50, trunk.num_features, generator=draws)
     results = []
@@ -171,7 +173,7 @@ def test_threads_change_nothing(instruction_set: str, network: str) -> None:
 )
 def test_a_changed_parameter_is_noticed(network: str, index: int, name: str) -> None:
     ours, torch_path = (policy_with(kernels, network=network) for kernels in ("portable", "torch"))
-    observations = pictures(2)
+    observations = images(2)
     before = ours(observations).values
     for policy in (ours, torch_path):
         parameter = getattr(convolutions(policy)[index], name)
@@ -183,7 +185,7 @@ def test_a_changed_parameter_is_noticed(network: str, index: int, name: str) -> 
 
 def test_passes_may_overlap_and_memory_is_used_again() -> None:
     policy = policy_with("portable")
-    first, second = pictures(5), pictures(9)
+    first, second = images(5), images(9)
     expected = [gradients(policy, first), gradients(policy, second)]
     losses = [loss_of(policy(first)), loss_of(policy(second))]
     for k in (0, 1):
@@ -197,7 +199,7 @@ def test_passes_may_overlap_and_memory_is_used_again() -> None:
 
 def test_a_second_backward_pass_is_refused() -> None:
     policy = policy_with("portable")
-    loss = loss_of(policy(pictures(1)))
+    loss = loss_of(policy(images(1)))
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward pass"):
         loss.backward()
@@ -205,25 +207,25 @@ def test_a_second_backward_pass_is_refused() -> None:
 
 def test_an_empty_batch_gives_nothing_and_a_gradient_of_zero() -> None:
     policy = policy_with("portable")
-    loss_of(policy(pictures(0))).backward()
+    loss_of(policy(images(0))).backward()
     assert all(not parameter.grad.any() for parameter in policy.parameters())
 
 
-def test_pictures_in_any_memory_order() -> None:
-    policy, observations = policy_with("portable"), pictures(6)
+def test_images_in_any_memory_order() -> None:
+    policy, observations = policy_with("portable"), images(6)
     assert torch.equal(policy(observations[::2]).values, policy(observations[::2].clone()).values)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_a_policy_can_be_copied(duplicate: object) -> None:
-    policy, observations = policy_with("portable"), pictures(2)
+    policy, observations = policy_with("portable"), images(2)
     assert torch.equal(duplicate(policy)(observations).values, policy(observations).values)
 
 
 @pytest.mark.usefixtures("threads")
 def test_the_kernels_keep_their_threads_when_torch_has_fewer() -> None:
     torch.set_num_threads(1)
-    policy, observations = policy_with("portable"), pictures(16)
+    policy, observations = policy_with("portable"), images(16)
     expected, before = gradients(policy, observations), psutil.Process().num_threads()
     assert policy.keep_threads_for_kernels(3)
     found = gradients(policy, observations)
@@ -238,7 +240,7 @@ def test_a_policy_without_kernels_keeps_no_threads_for_them() -> None:
 @pytest.mark.usefixtures("threads")
 def test_a_forked_process_makes_its_own_threads() -> None:
     torch.set_num_threads(2)
-    policy, observations = policy_with("portable"), pictures(16)
+    policy, observations = policy_with("portable"), images(16)
     trunk, parameters = policy.trunk.kernels, parameters_of(policy)
     expected = trunk.forward(observations, *parameters)
     for must_compute in (True, False):
@@ -257,16 +259,16 @@ def test_weights_that_are_not_numbers_are_not_overlooked(network: str) -> None:
     policy = policy_with("portable", network=network)
     for layer in convolutions(policy):
         layer.weight.data.fill_(float("nan"))
-    assert policy(pictures(2)).values.isnan().all()
+    assert policy(images(2)).values.isnan().all()
 
 
 def test_what_the_kernels_do_not_cover_runs_on_torch_or_is_refused() -> None:
     settings, odd = PolicySettings(network="impala"), spec_of(84, 84)
     assert make_policy(settings, odd, 0).trunk.kernels is None
-    assert make_policy(settings, odd, 0)(pictures(1, odd)).values.shape == (1,)
+    assert make_policy(settings, odd, 0)(images(1, odd)).values.shape == (1,)
     with pytest.raises(UserError, match=r"kernels=native: .*84x84 is not covered.*or use auto"):
         make_policy(settings, odd, 0, "native")
-    with pytest.raises(UserError, match=r"networks impala and nature on pictures of 3 channels"):
+    with pytest.raises(UserError, match=r"networks impala and nature on images of 3 channels"):
         make_policy(settings, spec_of(64, 64, 4), 0, "native")
     assert make_policy(settings, spec_of(64, 64, 4), 0).trunk.kernels is None
 
@@ -283,7 +285,7 @@ def test_what_the_kernels_do_not_cover_runs_on_torch_or_is_refused() -> None:
     ],
 )
 def test_inputs_that_are_not_covered_are_named(change: object, message: str) -> None:
-    policy, observations = change(policy_with("portable"), pictures(2))
+    policy, observations = change(policy_with("portable"), images(2))
     with pytest.raises(UserError, match=f"kernels=native does not cover .*{message}.*; use auto"):
         policy(observations)
 
@@ -293,8 +295,26 @@ def without_bias(policy: ActorCritic) -> ActorCritic:
     return policy
 
 
+def test_an_input_that_falls_back_to_torch_is_warned_of_once_and_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(policy_module, "_has_warned_of_fallback", False)
+    policies = [make_policy(PolicySettings(network=network), spec_of(), 0) for network in NETWORKS]
+    for policy in policies:
+        policy(images(1))
+        assert policy.kernels == load().supported()[-1]
+    assert capsys.readouterr().err == ""
+    for policy in policies:
+        for _ in range(2):
+            policy(images(1).float())
+        policy(images(1))  # covered again, but the run is no longer the kernels' alone
+        assert policy.kernels == "torch"
+    problem = r"images of type torch\.float32 and shape \[64, 64, 3\]"
+    assert re.fullmatch(f"warning: .*do not cover {problem}; PyTorch runs .*\n", capsys.readouterr().err)
+
+
 def test_a_missing_or_foreign_library_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(KernelsMissingError, match="not compiled; compile them with a C\\+\\+ compiler"):
+    with pytest.raises(KernelsMissingError, match="not compiled; install a C\\+\\+ compiler"):
         Library(tmp_path / "libkernels.so")
     (tmp_path / "text.so").write_text("no library")
     with pytest.raises(KernelsMissingError, match="does not load"):

@@ -45,7 +45,7 @@ PARAMETERS = random_parameters()
 
 
 def padded(x: Tensor) -> Tensor:
-    """[B, C, H, W] as the kernels want it: [B, H + 2, W + 2, C]."""
+    """[B, C, H, W] to the kernels' layout, [B, H + 2, W + 2, C]."""
     return functional.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).contiguous()
 
 
@@ -54,7 +54,7 @@ def plain(x: Tensor) -> Tensor:
 
 
 def back(x: Tensor) -> Tensor:
-    """[B, H, W, C] as PyTorch wants it."""
+    """[B, H, W, C] to PyTorch's layout."""
     return x.permute(0, 3, 1, 2)
 
 
@@ -159,12 +159,12 @@ def test_gradients_equal_those_of_autograd(instruction_set: str, index: int, num
 
 def test_the_first_layer_from_bytes(instruction_set: str) -> None:
     trunk = trunk_for(instruction_set)
-    pictures = torch.randint(0, 256, (3, SIDE, SIDE, 3), dtype=torch.uint8, generator=draws)
-    x = back(pictures).double() / 255
+    images = torch.randint(0, 256, (3, SIDE, SIDE, 3), dtype=torch.uint8, generator=draws)
+    x = back(images).double() / 255
     weight, bias = (group[0].detach().double().requires_grad_() for group in PARAMETERS)
     expected = functional.conv2d(x, weight, bias, padding=1)
     result = torch.full((3, SIDE, SIDE, 16), math.nan)
-    trunk.layer("forward", 0, (3, SIDE, SIDE), {"pictures": pictures, "output": result}, PARAMETERS)
+    trunk.layer("forward", 0, (3, SIDE, SIDE), {"images": images, "output": result}, PARAMETERS)
     assert (back(result) - expected).abs().max() < BOUND / 10 * magnitude(x, weight.detach())
     gradient = normal(*expected.shape)
     expected.backward(gradient.double())
@@ -172,7 +172,7 @@ def test_the_first_layer_from_bytes(instruction_set: str) -> None:
         "weight_gradient": torch.full_like(PARAMETERS[0][0], math.nan),
         "bias_gradient": torch.full_like(PARAMETERS[1][0], math.nan),
     }
-    tensors = {"pictures": pictures, "gradient": plain(gradient), **results}
+    tensors = {"images": images, "gradient": plain(gradient), **results}
     trunk.layer("backward", 0, (3, SIDE, SIDE), tensors, PARAMETERS)
     bound = BOUND * float(gradient.abs().sum()) / 16
     assert (results["weight_gradient"] - weight.grad).abs().max() < bound
@@ -180,7 +180,7 @@ def test_the_first_layer_from_bytes(instruction_set: str) -> None:
 
 
 def pool(trunk: Trunk, index: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Maxima, maxima after a ReLU, and the numbers (0 to 8) of the winners, [B, C, H / 2, W / 2]."""
+    """Maxima, maxima after a ReLU, and the positions (0 to 8) of the maxima, [B, C, H / 2, W / 2]."""
     num_images, channels, size = x.shape[:3]
     shape = num_images, size // 2, size // 2, channels
     maxima, rectified = torch.full(shape, math.nan), torch.full(shape, math.nan)
@@ -216,10 +216,10 @@ def test_pooling_and_its_gradient_equal_torch(instruction_set: str, index: int, 
         torch.testing.assert_close(back(result)[0], leaf.grad[k], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1), (31, 31), (15, 16)])
-def test_a_nan_wins_every_window_that_holds_it(instruction_set: str, place: tuple[int, int]) -> None:
+@pytest.mark.parametrize("pixel", [(0, 0), (0, 1), (1, 0), (1, 1), (31, 31), (15, 16)])
+def test_a_nan_wins_every_window_that_holds_it(instruction_set: str, pixel: tuple[int, int]) -> None:
     trunk, x = trunk_for(instruction_set), normal(2, 16, 32, 32)
-    x[1, 3, *place] = math.nan
+    x[1, 3, *pixel] = math.nan
     expected = functional.max_pool2d(x, 3, stride=2, padding=1)
     maxima, rectified, _ = pool(trunk, 0, x)
     assert torch.equal(maxima.isnan(), expected.isnan())

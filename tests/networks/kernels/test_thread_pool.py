@@ -1,4 +1,4 @@
-"""The kernels' pool of threads, under ThreadSanitizer: every piece once, and nothing of a call after its return."""
+"""The kernels' pool of threads, under ThreadSanitizer: every work item once, and none after the call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PROGRAM = r"""
 
 int main() {
   for (int num_threads : {1, 2, 7}) {
-    ThreadPool pool(num_threads);
+    rl::ThreadPool pool(num_threads);
     for (int call = 0; call < 3000; call++) {
-      const int num_pieces = call % 4;
+      const int num_items = call % 4;
       auto counts = std::make_unique<int[]>(4);  // gone after the call: a late thread would touch freed memory
-      pool.run(num_pieces, [&](int piece, int thread) {
+      pool.run(num_items, [&](int item, int thread) {
         if (thread < 0 || thread >= num_threads) counts[3] += 100;
-        counts[piece]++;
+        counts[item]++;
       });
-      for (int piece = 0; piece < 4; piece++) {
-        if (counts[piece] != (piece < num_pieces)) return 1;
+      for (int item = 0; item < 4; item++) {
+        if (counts[item] != (item < num_items)) return 1;
       }
     }
   }
-  std::puts("every piece once");
+  std::puts("every item once");
 }
 """
 
@@ -45,10 +45,10 @@ def compiled(folder: Path, text: str, *more: str | Path, check: bool) -> Path | 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_every_piece_is_done_once_and_none_after_the_call(tmp_path: Path) -> None:
+def test_every_item_is_done_once_and_none_after_the_call(tmp_path: Path) -> None:
     if compiled(tmp_path, "int main() {}", check=False) is None:
         pytest.skip("needs g++'s ThreadSanitizer (libtsan)")
     program = compiled(tmp_path, PROGRAM, SOURCES / "thread_pool.cpp", check=True)
     assert program is not None
     result = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
-    assert (result.returncode, result.stdout.strip()) == (0, "every piece once"), result.stderr[-4000:]
+    assert (result.returncode, result.stdout.strip()) == (0, "every item once"), result.stderr[-4000:]

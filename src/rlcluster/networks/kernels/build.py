@@ -1,7 +1,7 @@
-"""Compiles native/ to one shared library that holds the kernels for all instruction sets of this kind of processor.
+"""Compiles native/ to one shared library with the kernels for all instruction sets of this kind of processor.
 
-Which of them runs is decided when the library is loaded, so nothing here depends on the machine that compiles. Imports
-only the standard library: setup.py runs this before anything is installed.
+The instruction set is chosen when the library is loaded, so the build does not depend on the machine that compiles.
+Imports only the standard library: setup.py runs this before anything is installed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ FOLDER = Path(__file__).parent
 SOURCES = FOLDER / "native"
 LIBRARY = FOLDER / "libkernels.so"
 
-# No predictive commoning: it keeps the scalars of the first layer in registers, and spills the sums for it.
+# No predictive commoning: it keeps scalars of the first layer in registers, and spills the sums instead.
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fno-predictive-commoning", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 AVX512_FLAGS = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mprefer-vector-width=512")
-GCC_FALSE_ALARMS = ("-Wno-uninitialized", "-Wno-maybe-uninitialized")  # in GCC's own header of AVX-512
-SOURCE_FLAGS = {"kernels_avx2": ("-mavx2", "-mfma"), "kernels_avx512": (*AVX512_FLAGS, *GCC_FALSE_ALARMS)}
+GCC_FALSE_POSITIVES = ("-Wno-uninitialized", "-Wno-maybe-uninitialized")  # in GCC's own header of AVX-512
+SOURCE_FLAGS = {"kernels_avx2": ("-mavx2", "-mfma"), "kernels_avx512": (*AVX512_FLAGS, *GCC_FALSE_POSITIVES)}
 
 
 class BuildError(Exception):
-    """The compiler's own words."""
+    """The compiler failed; the message is its command and its output."""
 
 
 class NoCompilerError(BuildError):
-    """There is none: the kernels are then left out."""
+    """There is no C++ compiler: the kernels are left out."""
 
 
 def build(output: Path = LIBRARY, extra_flags: Sequence[str] = ()) -> None:
-    """Replaces `output` once the whole library is there."""
+    """Replaces `output`, atomically, by the new library."""
     compiler = _compiler()
     with tempfile.TemporaryDirectory() as folder:
         sources = sorted(SOURCES.glob("*.cpp"))
@@ -49,13 +49,13 @@ def build(output: Path = LIBRARY, extra_flags: Sequence[str] = ()) -> None:
         library = Path(folder, output.name)
         _run([*compiler, *extra_flags, "-shared", "-pthread", *map(str, objects), "-o", str(library)])
         output.parent.mkdir(parents=True, exist_ok=True)
-        beside = output.with_name(f".{output.name}.{os.getpid()}")  # rename is atomic in one folder only
-        shutil.copyfile(library, beside)
-        beside.replace(output)
+        temporary = output.with_name(f".{output.name}.{os.getpid()}")  # in the same folder: only then is rename atomic
+        shutil.copyfile(library, temporary)
+        temporary.replace(output)
 
 
 def _compiler() -> list[str]:
-    """The C++ compiler of $CXX, or the first of the usual names."""
+    """The C++ compiler in $CXX, or the first that exists of the usual ones."""
     chosen = os.environ.get("CXX", "").split()
     candidates = [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]
     for command in candidates:

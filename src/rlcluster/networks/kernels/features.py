@@ -1,4 +1,4 @@
-"""A network's convolutions as one function of torch's autograd, on the parameters that policy.py holds."""
+"""A network's convolutions as one autograd function, on the parameters of policy.py."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch.autograd.function import once_differentiable
 from rlcluster.networks.kernels.library import Trunk
 
 
-def features(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> Tensor:
+def features(trunk: Trunk, images: Tensor, layers: Sequence[nn.Conv2d]) -> Tensor:
     """[B, H, W, 3] bytes to [B, num_features], channels before pixels, after the last ReLU.
 
-    In training the pictures must stay as they are until the backward pass, which reads them again.
+    In training the images must not change before the backward pass, which reads them again.
     """
-    pictures = pictures.contiguous()
+    images = images.contiguous()
     weights, biases = _parameters(layers)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *biases)):
-        return Features.apply(trunk, pictures, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
-    return trunk.forward(pictures, weights, biases)
+        return Features.apply(trunk, images, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
+    return trunk.forward(images, weights, biases)
 
 
-def why_not(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> str | None:
-    """What of these inputs the kernels do not cover; None if they do."""
-    if pictures.dtype != torch.uint8 or tuple(pictures.shape[1:]) != trunk.picture_shape:
-        return f"pictures of type {pictures.dtype} and shape {list(pictures.shape[1:])}"
+def why_not(trunk: Trunk, images: Tensor, layers: Sequence[nn.Conv2d]) -> str | None:
+    """What the kernels do not cover of these inputs; None if they cover all."""
+    if images.dtype != torch.uint8 or tuple(images.shape[1:]) != trunk.image_shape:
+        return f"images of type {images.dtype} and shape {list(images.shape[1:])}"
     weights, biases = _parameters(layers)
     shapes = [tuple(weight.shape) for weight in weights]
     if shapes != trunk.weight_shapes or [tuple(bias.shape) for bias in biases] != [shape[:1] for shape in shapes]:
         return f"weights of the shapes {shapes}, or layers without a bias"
-    for tensor in (pictures, *weights, *biases):
+    for tensor in (images, *weights, *biases):
         if tensor.device.type != "cpu":
             return f"a tensor on {tensor.device}"
     for tensor in (*weights, *biases):
@@ -44,14 +44,14 @@ def why_not(trunk: Trunk, pictures: Tensor, layers: Sequence[nn.Conv2d]) -> str 
 
 
 class Features(torch.autograd.Function):
-    """Saves only what the backward pass needs, in memory that the next pass uses again: one backward pass each."""
+    """Saves only what the backward pass needs, in memory that later passes reuse: so one backward pass per forward."""
 
     @staticmethod
-    def forward(ctx: Any, trunk: Trunk, pictures: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, trunk: Trunk, images: Tensor, *parameters: Tensor) -> Tensor:
         count = len(parameters) // 2
-        saved = trunk.take_memory(len(pictures))
-        result = trunk.forward(pictures, parameters[:count], parameters[count:], saved)
-        ctx.save_for_backward(pictures, result, *parameters)
+        saved = trunk.take_memory(len(images))
+        result = trunk.forward(images, parameters[:count], parameters[count:], saved)
+        ctx.save_for_backward(images, result, *parameters)
         ctx.trunk, ctx.saved = trunk, saved
         return result
 
@@ -60,9 +60,9 @@ class Features(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.saved is None:
             raise RuntimeError("the kernels allow one backward pass per forward pass; use hardware.kernels=torch")
-        pictures, result, *parameters = ctx.saved_tensors
+        images, result, *parameters = ctx.saved_tensors
         count = len(parameters) // 2
-        inputs = pictures, result, ctx.saved
+        inputs = images, result, ctx.saved
         gradients = ctx.trunk.backward(inputs, gradient.contiguous(), parameters[:count], parameters[count:])
         ctx.trunk.give_back(ctx.saved)
         ctx.saved = None

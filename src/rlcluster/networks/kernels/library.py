@@ -1,4 +1,4 @@
-"""The kernels' shared library: loads it, picks the instruction set, and calls it with tensors."""
+"""The kernels' shared library: loads it, chooses the instruction set, and calls it with tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcluster.networks.kernels.build import LIBRARY
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
 INTERFACE_VERSION = 2
-INSTRUCTION_SETS = ("portable", "avx2", "avx512")  # numbered as in library.cpp, the best last
+INSTRUCTION_SETS = ("portable", "avx2", "avx512")  # numbered as in instruction_sets.hpp, the best last
 
 C_INTERFACE = """
 typedef struct rl_trunk rl_trunk;
@@ -26,14 +26,14 @@ rl_trunk *rl_trunk_create(int kind, int instruction_set, int height, int width);
 void rl_trunk_destroy(rl_trunk *trunk);
 int64_t rl_trunk_num_features(const rl_trunk *trunk);
 int64_t rl_trunk_saved_bytes(const rl_trunk *trunk);
-int rl_trunk_forward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *pictures,
+int rl_trunk_forward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *images,
                      int64_t num_images, float *features, char *saved, int num_threads);
-int rl_trunk_backward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *pictures,
+int rl_trunk_backward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *images,
                       int64_t num_images, const float *features, const float *features_gradient, char *saved,
                       float *const *weight_gradients, float *const *bias_gradients, int num_threads);
 typedef struct {
     int kind, index, num_images, height, width;
-    const uint8_t *pictures;
+    const uint8_t *images;
     const float *input, *gradient, *residual;
     float *sum, *output;
     uint8_t *positions;
@@ -42,21 +42,21 @@ typedef struct {
 int rl_trunk_layer(rl_trunk *trunk, const float *const *weights, const float *const *biases, const LayerTask *task,
                    float *weight_gradient, float *bias_gradient);
 """
-REINSTALL = "compile them with a C++ compiler (g++ or clang++) at hand: make clean setup"
+REINSTALL = "install a C++ compiler (g++ or clang++) and compile them: make clean setup"
 
 # The shapes of the weights [outputs, inputs, kernel, kernel], layer by layer; numbered as in library.cpp.
 WEIGHT_SHAPES = {
     "impala": [(16, 3, 3, 3), *([(16, 16, 3, 3)] * 4), (32, 16, 3, 3), *([(32, 32, 3, 3)] * 9)],
     "nature": [(32, 3, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)],
 }
-COVERED = {"impala": "sides must be multiples of 32 up to 256", "nature": "they must have 64x64 pixels"}
-KEPT_BUFFERS = 2  # for passes to come; more would only be needed by graphs that overlap
+COVERED = {"impala": "sides must be multiples of 32 up to 256", "nature": "images must have 64x64 pixels"}
+KEPT_BUFFERS = 2  # for later passes; only overlapping graphs would need more
 
-LAYER_KINDS = ("forward", "backward", "pool", "unpool")  # numbered as in trunk.hpp
+LAYER_KINDS = ("forward", "backward", "pool", "unpool")  # numbered as in layer_task.hpp
 
 
 class KernelsMissingError(Exception):
-    """Why the kernels cannot be used here."""
+    """The kernels cannot be used here; the message says why."""
 
 
 class Library:
@@ -75,21 +75,21 @@ class Library:
         except (OSError, AttributeError) as error:
             raise KernelsMissingError(f"{path} does not load: {error}; {REINSTALL}") from None
         if version != INTERFACE_VERSION:
-            raise KernelsMissingError(f"{path} is of another version; {REINSTALL}")
+            raise KernelsMissingError(f"{path} has another version; {REINSTALL}")
 
     def supported(self) -> list[str]:
-        """The instruction sets that this processor has, the best last."""
+        """The instruction sets of this processor, the best last."""
         return [name for k, name in enumerate(INSTRUCTION_SETS) if self.functions.rl_is_supported(k)]
 
 
 @cache
 def load(path: Path = LIBRARY) -> Library:
-    """Raises KernelsMissingError where there is none."""
+    """Raises KernelsMissingError if there is none."""
     return Library(path)
 
 
 class Trunk:
-    """The convolutions of a network for pictures of one size. Copies and pickles as a new one: it owns memory alone."""
+    """The convolutions of a network for images of one size. A copy, or a pickle, is a new one: it owns only memory."""
 
     def __init__(
         self, network: str, height: int, width: int, instruction_set: str | None = None, path: Path = LIBRARY
@@ -102,17 +102,17 @@ class Trunk:
         handle = self._functions.rl_trunk_create(kind, number, height, width)
         if handle == self._ffi.NULL:
             raise KernelsMissingError(
-                f"{self.instruction_set} for the {network} network on pictures of {height}x{width} is not covered: "
-                f"{COVERED[network]}, and the processor must have the instructions"
+                f"{self.instruction_set} for the {network} network on images of {height}x{width} is not covered: "
+                f"{COVERED[network]}, and the processor must support the instruction set"
             )
         self._handle = self._ffi.gc(handle, self._functions.rl_trunk_destroy)
-        self.picture_shape = height, width, 3
+        self.image_shape = height, width, 3
         self.weight_shapes = WEIGHT_SHAPES[network]
         self.num_features = int(self._functions.rl_trunk_num_features(handle))
-        self.saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))  # of a picture, in training
-        self.num_threads: int | None = None  # of the kernels; None: as many as torch has. A copy forgets it
+        self.saved_bytes = int(self._functions.rl_trunk_saved_bytes(handle))  # per image, in training
+        self.num_threads: int | None = None  # of the kernels; None: as many as torch has. Not copied
         self._free: list[Tensor] = []
-        self._lock = threading.Lock()  # of the list above: threads may share a policy
+        self._lock = threading.Lock()  # guards the list above: threads may share a policy
 
     def __reduce__(self) -> tuple[type[Trunk], tuple[Any, ...]]:
         return Trunk, self._arguments
@@ -121,16 +121,16 @@ class Trunk:
         return self.num_threads or torch.get_num_threads()
 
     def forward(
-        self, pictures: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
+        self, images: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
     ) -> Tensor:
         """[B, H, W, 3] bytes to [B, num_features] after the last ReLU; fills `saved` for a backward pass."""
-        features = torch.empty(len(pictures), self.num_features, dtype=torch.float32, device="cpu")
+        features = torch.empty(len(images), self.num_features, dtype=torch.float32, device="cpu")
         code = self._functions.rl_trunk_forward(
             self._handle,
             self._pointers(weights),
             self._pointers(biases),
-            self._pointer("uint8_t *", pictures),
-            len(pictures),
+            self._pointer("uint8_t *", images),
+            len(images),
             self._pointer("float *", features),
             self._ffi.NULL if saved is None else self._pointer("char *", saved),
             self._threads(),
@@ -145,16 +145,16 @@ class Trunk:
         weights: Sequence[Tensor],
         biases: Sequence[Tensor],
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The gradients of weights and biases. `inputs` are the pictures, features and saved of the forward pass."""
-        pictures, features, saved = inputs
+        """The gradients of weights and biases. `inputs` are the images, features and saved of the forward pass."""
+        images, features, saved = inputs
         weight_gradients = [torch.empty_like(weight) for weight in weights]
         bias_gradients = [torch.empty_like(bias) for bias in biases]
         code = self._functions.rl_trunk_backward(
             self._handle,
             self._pointers(weights),
             self._pointers(biases),
-            self._pointer("uint8_t *", pictures),
-            len(pictures),
+            self._pointer("uint8_t *", images),
+            len(images),
             self._pointer("float *", features),
             self._pointer("float *", gradient),
             self._pointer("char *", saved),
@@ -173,12 +173,12 @@ class Trunk:
         tensors: dict[str, Tensor],
         parameters: tuple[Sequence[Tensor], Sequence[Tensor]],
     ) -> None:
-        """One layer alone, for tests and measurements: native/trunk.hpp says which tensors each kind reads and writes.
+        """One layer alone, for tests and benchmarks: native/layer_task.hpp describes the tensors.
 
         `sizes` are images, height and width. `weight_gradient` and `bias_gradient` are among the tensors of "backward".
         """
-        if index == 0 and "pictures" in tensors and sizes[1:] != self.picture_shape[:2]:
-            raise ValueError(f"the first layer is for pictures of {self.picture_shape}")
+        if index == 0 and "images" in tensors and sizes[1:] != self.image_shape[:2]:
+            raise ValueError(f"the first layer is for images of {self.image_shape}")
         task = self._ffi.new("LayerTask *")
         task.kind, task.index = LAYER_KINDS.index(kind), index
         task.num_images, task.height, task.width = sizes
@@ -191,14 +191,14 @@ class Trunk:
         weights, biases = (self._pointers(group) for group in parameters)
         self._check(self._functions.rl_trunk_layer(self._handle, weights, biases, task, *gradients))
 
-    def take_memory(self, num_pictures: int) -> Tensor:
-        """Bytes for what a forward pass saves: those of an earlier pass, if its backward pass is over."""
-        size = num_pictures * self.saved_bytes
+    def take_memory(self, num_images: int) -> Tensor:
+        """Memory for what a forward pass saves: that of an earlier pass, if its backward pass is done."""
+        size = num_images * self.saved_bytes
         with self._lock:
             for k, memory in enumerate(self._free):
                 if len(memory) >= size:
                     return self._free.pop(k)
-            self._free.clear()  # too small for this use
+            self._free.clear()  # too small for this pass
         return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def give_back(self, memory: Tensor) -> None:
@@ -216,6 +216,6 @@ class Trunk:
     def _check(self, code: int) -> None:
         if code:
             raise UserError(
-                "the kernels found no memory or no threads; use a smaller hardware.chunk_size or fewer num_threads",
+                "the kernels got no memory or no threads; use a smaller hardware.chunk_size or fewer num_threads",
                 EXIT_RUN_FAILED,
             )

@@ -1,10 +1,12 @@
-// Zeroed memory that begins at a line of the cache.
+// Zeroed memory, aligned to cache lines.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+
+namespace rl {
 
 constexpr size_t kAlignment = 64;
 
@@ -28,7 +30,7 @@ class Arena {
   size_t size_ = 0;
 };
 
-// Gives each request its place, rounded up to a line of the cache.
+// Hands out an arena's floats in order, in whole cache lines. With a null start it only measures.
 class Layout {
  public:
   explicit Layout(float* start) : start_(start) {}
@@ -44,7 +46,4 @@ class Layout {
   size_t used_ = 0;
 };
 
-// sums += values
-inline void add(const float* values, float* sums, size_t count) {
-  for (size_t i = 0; i < count; i++) sums[i] += values[i];
-}
+}  // namespace rl

@@ -1,23 +1,17 @@
-// The impala network: its geometry, its memory, and its kernels.
-#include "arena.hpp"
-#include "network.hpp"
-#include "weights.hpp"
+// The impala network: its geometry, its memory, and its calls of the kernels.
+#include "impala.hpp"
 
+#include "impala_weights.hpp"
+#include "network.hpp"
+#include "workspace.hpp"
+
+namespace rl {
 namespace {
 
 constexpr int kMinSide = 32, kMaxSide = 256;
 
-const Kernels& kernels_for(int instruction_set) {
-#if defined(__x86_64__)
-  if (instruction_set == kAvx512) return kAvx512Kernels;
-  if (instruction_set == kAvx2) return kAvx2Kernels;
-#endif
-  (void)instruction_set;
-  return kPortableKernels;
-}
-
-Geometry make_geometry(int height, int width) {
-  Geometry g{};
+ImpalaGeometry make_geometry(int height, int width) {
+  ImpalaGeometry g{};
   g.height = height;
   g.width = width;
   size_t floats = 0;
@@ -35,24 +29,23 @@ Geometry make_geometry(int height, int width) {
   g.saved_bytes = floats * sizeof(float);
   for (int s = 0; s < kStages; s++) {
     g.position_offset[s] = g.saved_bytes;
-    const Stage& stage = g.stages[s];  // one row and one pixel more, which unpooling may read
+    const Stage& stage = g.stages[s];  // unpooling may read one row and one pixel beyond the end
     g.saved_bytes += static_cast<size_t>(stage.channels) * (stage.height + 1) * (stage.width + 1);
   }
   g.saved_bytes = (g.saved_bytes + kAlignment - 1) / kAlignment * kAlignment;
   return g;
 }
 
-size_t lay_out(const Geometry& g, Scratch& s, float* start) {
-  Layout layout(start);
+void lay_out_scratch(const ImpalaGeometry& g, Layout& layout, ImpalaScratch& s) {
   const int largest = kStageChannels[kStages - 1];
   s.tiles = layout.take(size_t{kProducts} * pitch(largest));
   s.products = layout.take(size_t{kProducts} * pitch(largest));
-  s.picture = layout.take(static_cast<size_t>(g.height + 2) * (g.width + 2) * kPictureChannels);
+  s.image = layout.take(static_cast<size_t>(g.height + 2) * (g.width + 2) * kImageChannels);
   s.rows = layout.take(size_t{4} * g.width * kStageChannels[0]);
   s.convolved = layout.take(static_cast<size_t>(g.height) * g.width * kStageChannels[0]);
   for (int i = 0; i < kStages; i++) {
     const Stage& stage = g.stages[i];
-    const size_t images = i == 0 ? 1 : kGroup;
+    const size_t images = i == 0 ? 1 : kImpalaGroup;
     s.residual[i] = layout.take(images * stage.plain);
     for (float*& padded : s.acting[i]) padded = layout.take(images * stage.padded);
     s.gradient[i] = layout.take(images * stage.padded);
@@ -61,106 +54,81 @@ size_t lay_out(const Geometry& g, Scratch& s, float* start) {
     if (i > 0) {
       const Stage& before = g.stages[i - 1];
       const size_t pixels = static_cast<size_t>(before.height + 2) * (before.width + 2);
-      s.unpooled[i] = layout.take((i == 1 ? 1 : kGroup) * pixels * stage.channels);
+      s.unpooled[i] = layout.take((i == 1 ? 1 : kImpalaGroup) * pixels * stage.channels);
     }
   }
-  return layout.bytes();
 }
 
-size_t lay_out(GradientSums& sums, float* start) {
-  Layout layout(start);
-  for (int i = 0; i < kLayers; i++) {
-    sums.weights[i] = layout.take(i == 0 ? layer(i).num_weights() : layer(i).num_transformed());
-    sums.biases[i] = layout.take(layer(i).outputs);
+void lay_out_sums(Layout& layout, ImpalaSums& sums) {
+  for (int index = 0; index < kImpalaLayers; index++) {
+    sums.weights[index] = layout.take(impala_layer(index).num_transformed);
+    sums.biases[index] = layout.take(impala_layer(index).outputs);
   }
-  return layout.bytes();
 }
-
-struct ThreadMemory {
-  explicit ThreadMemory(const Geometry& g) : arena(lay_out(g, scratch, nullptr)) { lay_out(g, scratch, arena.floats()); }
-  Scratch scratch;
-  Arena arena;
-};
-
-struct SumsMemory {
-  SumsMemory() : arena(lay_out(sums, nullptr)) { lay_out(sums, arena.floats()); }
-  GradientSums sums;
-  Arena arena;
-};
 
 class Impala : public Network {
  public:
-  Impala(const Kernels& kernels, int height, int width) : kernels_(kernels), geometry_(make_geometry(height, width)) {}
+  Impala(const ImpalaKernels& kernels, const ImpalaGeometry& geometry)
+      : kernels_(kernels),
+        geometry_(geometry),
+        workspace_([geometry](Layout& layout, ImpalaScratch& scratch) { lay_out_scratch(geometry, layout, scratch); },
+                   lay_out_sums) {}
 
-  int num_layers() const override { return kLayers; }
-  int group() const override { return kGroup; }
-  size_t picture_bytes() const override { return size_t{kPictureChannels} * geometry_.height * geometry_.width; }
+  int num_layers() const override { return kImpalaLayers; }
+  int group() const override { return kImpalaGroup; }
+  size_t image_bytes() const override { return size_t{kImageChannels} * geometry_.height * geometry_.width; }
   size_t num_features() const override { return geometry_.num_features; }
   size_t saved_bytes() const override { return geometry_.saved_bytes; }
 
   void update(const float* const* weights, const float* const* biases) override { weights_.update(weights, biases); }
 
-  void reserve(int num_threads, int num_places) override {
-    while (threads_.size() < static_cast<size_t>(num_threads)) {
-      threads_.push_back(std::make_unique<ThreadMemory>(geometry_));
-    }
-    while (sums_.size() < static_cast<size_t>(num_places)) sums_.push_back(std::make_unique<SumsMemory>());
+  void reserve(int num_threads, int num_accumulators) override { workspace_.reserve(num_threads, num_accumulators); }
+
+  void forward(const WorkItem& item, int thread) override {
+    ImpalaScratch& scratch = workspace_.scratch(thread);
+    kernels_.forward(task_for(item, item.saved != nullptr ? saved_at(item.saved) : acting_at(scratch)), scratch);
   }
 
-  void forward(const Piece& piece, int thread) override {
-    Scratch& scratch = threads_[thread]->scratch;
-    ForwardTask task{};
-    task.geometry = &geometry_;
-    task.weights = &weights_.get();
-    task.pictures = piece.pictures;
-    task.num_images = piece.num_images;
-    task.activations = piece.saved != nullptr ? saved_at(piece.saved) : acting_at(scratch);
-    task.features = piece.features;
-    kernels_.forward(task, scratch);
+  void clear(int accumulator) override { workspace_.clear(accumulator); }
+
+  void backward(const WorkItem& item, int accumulator, int thread) override {
+    ImpalaTask task = task_for(item, saved_at(item.saved));
+    task.sums = workspace_.sums(accumulator);
+    kernels_.backward(task, workspace_.scratch(thread));
   }
 
-  void clear_sums(int place) override {
-    const Arena& arena = sums_[place]->arena;
-    std::memset(arena.floats(), 0, arena.size());
-  }
-
-  void backward(const Piece& piece, int place, int thread) override {
-    BackwardTask task{};
-    task.geometry = &geometry_;
-    task.weights = &weights_.get();
-    task.pictures = piece.pictures;
-    task.num_images = piece.num_images;
-    task.activations = saved_at(piece.saved);
-    task.features = piece.features;
-    task.features_gradient = piece.features_gradient;
-    task.sums = sums_[place]->sums;
-    kernels_.backward(task, threads_[thread]->scratch);
-  }
-
-  void write_gradients(int index, int num_places, float* weights, float* biases) override {
-    const Layer l = layer(index);
-    const size_t count = index == 0 ? l.num_weights() : l.num_transformed();
-    for (int place = 1; place < num_places; place++) {
-      add(sums_[place]->sums.weights[index], sums_[0]->sums.weights[index], count);
-      add(sums_[place]->sums.biases[index], sums_[0]->sums.biases[index], l.outputs);
-    }
-    transform_gradient_back(index, sums_[0]->sums.weights[index], weights);
-    std::memcpy(biases, sums_[0]->sums.biases[index], l.outputs * sizeof(float));
+  void write_gradients(int index, int num_accumulators, float* weights, float* biases) override {
+    const ImpalaLayer l = impala_layer(index);
+    const ImpalaSums& total = workspace_.total(index, num_accumulators, l.num_transformed, l.outputs);
+    transform_gradient_back(index, total.weights[index], weights);
+    std::memcpy(biases, total.biases[index], l.outputs * sizeof(float));
   }
 
   bool run_layer(const LayerTask& task, float* weights, float* biases) override {
-    if (task.kind == kLayerBackward) clear_sums(0);
+    if (task.kind == kLayerBackward) clear(0);
     LayerTask whole = task;
-    whole.weight_sums = sums_[0]->sums.weights[task.index];
-    whole.bias_sums = sums_[0]->sums.biases[task.index];
-    kernels_.layer(whole, weights_.get(), threads_[0]->scratch);
+    whole.weight_sums = workspace_.sums(0).weights[task.index];
+    whole.bias_sums = workspace_.sums(0).biases[task.index];
+    kernels_.layer(whole, weights_.get(), workspace_.scratch(0));
     if (task.kind == kLayerBackward) write_gradients(task.index, 1, weights, biases);
     return true;
   }
 
  private:
-  Activations saved_at(char* record) const {
-    Activations a{};
+  ImpalaTask task_for(const WorkItem& item, const ImpalaActivations& activations) const {
+    ImpalaTask task{};
+    task.geometry = &geometry_;
+    task.weights = &weights_.get();
+    task.images = item.images;
+    task.num_images = item.num_images;
+    task.activations = activations;
+    task.features = item.features;
+    task.features_gradient = item.features_gradient;
+    return task;
+  }
+
+  ImpalaActivations saved_at(char* record) const {
+    ImpalaActivations a{};
     for (int s = 0; s < kStages; s++) {
       for (int f = 0; f < kFields; f++) {
         a.fields[s][f] = reinterpret_cast<float*>(record) + geometry_.field_offset[s][f];
@@ -173,9 +141,9 @@ class Impala : public Network {
     return a;
   }
 
-  // Acting keeps nothing: the inputs of the convolutions of a stage take turns in two images.
-  Activations acting_at(const Scratch& scratch) const {
-    Activations a{};
+  // Acting keeps nothing: the inputs of a stage's convolutions alternate between two images.
+  ImpalaActivations acting_at(const ImpalaScratch& scratch) const {
+    ImpalaActivations a{};
     for (int s = 0; s < kStages; s++) {
       for (int f = 0; f < kFields; f++) a.fields[s][f] = scratch.acting[s][f % 2];
       a.image[s] = s == 0 ? 0 : static_cast<ptrdiff_t>(geometry_.stages[s].padded);
@@ -183,17 +151,18 @@ class Impala : public Network {
     return a;
   }
 
-  const Kernels& kernels_;
-  Geometry geometry_;
+  const ImpalaKernels& kernels_;
+  const ImpalaGeometry geometry_;
   TransformedWeights weights_;
-  std::vector<std::unique_ptr<ThreadMemory>> threads_;
-  std::vector<std::unique_ptr<SumsMemory>> sums_;
+  Workspace<ImpalaScratch, ImpalaSums> workspace_;
 };
 
 }  // namespace
 
-std::unique_ptr<Network> make_impala(int instruction_set, int height, int width) {
+std::unique_ptr<Network> make_impala(const ImpalaKernels& kernels, int height, int width) {
   const auto is_covered = [](int side) { return side >= kMinSide && side <= kMaxSide && side % 32 == 0; };
   if (!is_covered(height) || !is_covered(width)) return nullptr;
-  return std::make_unique<Impala>(kernels_for(instruction_set), height, width);
+  return std::make_unique<Impala>(kernels, make_geometry(height, width));
 }
+
+}  // namespace rl

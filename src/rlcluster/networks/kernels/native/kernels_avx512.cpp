@@ -1,11 +1,5 @@
-// The kernels for one instruction set. Only plain functions of this file: an inline function of the standard library
-// compiled here could be chosen by the linker for machines that lack the instructions.
 #if defined(__x86_64__)
-#include "vector_avx512.hpp"
-// the vectors come first
-#include "layers.hpp"
-#include "nature_passes.hpp"
-
-const Kernels kAvx512Kernels = {forward, backward, layer_alone};
-const NatureKernels kAvx512Nature = {nature_forward, nature_backward};
+#define RL_TARGET avx512
+#define RL_VECTOR "vector_avx512.hpp"
+#include "target_kernels.hpp"
 #endif

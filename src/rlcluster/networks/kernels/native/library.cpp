@@ -1,79 +1,69 @@
-// The C interface: one trunk (the convolutions of a network), its threads, and how work is dealt to them.
+// The C interface: one trunk (the convolutions of a network), its threads, and how work is partitioned among them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 
+#include "instruction_sets.hpp"
 #include "network.hpp"
 #include "thread_pool.hpp"
 
 namespace {
 
-enum Kind { kImpala = 0, kNatureNetwork = 1 };
+enum NetworkKind { kImpalaNetwork = 0, kNatureNetwork = 1 };
 
-// Weight gradients are summed in this many places, each by one thread in the order of its pieces, then in order over
-// the places: so the result does not depend on the number of threads.
-constexpr int kPlaces = 8;
-
-bool has_instructions(int instruction_set) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (instruction_set == kAvx512) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-  }
-  if (instruction_set == kAvx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#endif
-  return instruction_set == kPortable;
-}
+// Weight gradients are summed in this many accumulators, each by one thread in the order of its work items, then over
+// the accumulators in order: so the result does not depend on the number of threads.
+constexpr int kAccumulators = 8;
 
 }  // namespace
 
 struct rl_trunk {
-  explicit rl_trunk(std::unique_ptr<Network> made) : network(std::move(made)) {}
+  explicit rl_trunk(std::unique_ptr<rl::Network> made) : network(std::move(made)) {}
 
-  // Makes the threads, once, and again after a fork (which leaves them behind).
-  void use_threads(int num_threads, int num_places) {
+  // Makes the threads, once, and again after a fork, which does not copy them.
+  void use_threads(int num_threads, int num_accumulators) {
     if (pool && owner != getpid()) (void)pool.release();
-    if (!pool || pool->num_threads() != num_threads) pool = std::make_unique<ThreadPool>(num_threads);
+    if (!pool || pool->num_threads() != num_threads) pool = std::make_unique<rl::ThreadPool>(num_threads);
     owner = getpid();
-    network->reserve(num_threads, num_places);
+    network->reserve(num_threads, num_accumulators);
   }
 
-  int num_pieces(int64_t num_images) const {
+  int num_items(int64_t num_images) const {
     return static_cast<int>((num_images + network->group() - 1) / network->group());
   }
 
-  std::unique_ptr<Network> network;
-  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<rl::Network> network;
+  std::unique_ptr<rl::ThreadPool> pool;
   pid_t owner = 0;
   std::mutex mutex;  // one call at a time
 };
 
 namespace {
 
-// All images of a call, and the pieces of them.
+// All images of a call, and its work items.
 struct Batch {
-  Piece piece(const Network& network, int number) const {
+  rl::WorkItem item(const rl::Network& network, int number) const {
     const int64_t first = int64_t{number} * network.group();
-    Piece p{};
-    p.pictures = pictures + first * static_cast<int64_t>(network.picture_bytes());
-    p.num_images = static_cast<int>(std::min<int64_t>(network.group(), num_images - first));
-    p.saved = saved == nullptr ? nullptr : saved + first * static_cast<int64_t>(network.saved_bytes());
+    rl::WorkItem item{};
+    item.images = images + first * static_cast<int64_t>(network.image_bytes());
+    item.num_images = static_cast<int>(std::min<int64_t>(network.group(), num_images - first));
+    item.saved = saved == nullptr ? nullptr : saved + first * static_cast<int64_t>(network.saved_bytes());
     const int64_t features_before = first * static_cast<int64_t>(network.num_features());
-    p.features = features + features_before;
-    p.features_gradient = features_gradient == nullptr ? nullptr : features_gradient + features_before;
-    return p;
+    item.features = features + features_before;
+    item.features_gradient = features_gradient == nullptr ? nullptr : features_gradient + features_before;
+    return item;
   }
 
-  const uint8_t* pictures;
+  const uint8_t* images;
   int64_t num_images;
   char* saved;
   float* features;
   const float* features_gradient;
 };
 
-// Nothing may be thrown into C. Memory or threads were short where `work` throws.
+// No exception may reach C: 1 if `work` throws, for lack of memory or threads.
 template <class Work>
 int guarded(rl_trunk* trunk, Work work) {
   const std::lock_guard<std::mutex> lock(trunk->mutex);
@@ -93,15 +83,16 @@ extern "C" {
 
 PUBLIC int rl_interface_version() { return 2; }
 
-PUBLIC int rl_is_supported(int instruction_set) { return has_instructions(instruction_set); }
+PUBLIC int rl_is_supported(int instruction_set) { return rl::find_kernels(instruction_set) != nullptr; }
 
-// Null where the processor, the network or the size of the pictures is not covered, or memory is short.
+// Null if the processor, the network or the size of the images is not covered, or for lack of memory.
 PUBLIC rl_trunk* rl_trunk_create(int kind, int instruction_set, int height, int width) {
-  if (!has_instructions(instruction_set)) return nullptr;
+  const rl::Kernels* kernels = rl::find_kernels(instruction_set);
+  if (kernels == nullptr) return nullptr;
   try {
-    std::unique_ptr<Network> network;
-    if (kind == kImpala) network = make_impala(instruction_set, height, width);
-    if (kind == kNatureNetwork) network = make_nature(instruction_set, height, width);
+    std::unique_ptr<rl::Network> network;
+    if (kind == kImpalaNetwork) network = rl::make_impala(kernels->impala, height, width);
+    if (kind == kNatureNetwork) network = rl::make_nature(kernels->nature, height, width);
     return network ? new rl_trunk(std::move(network)) : nullptr;
   } catch (const std::exception&) {
     return nullptr;
@@ -109,7 +100,7 @@ PUBLIC rl_trunk* rl_trunk_create(int kind, int instruction_set, int height, int 
 }
 
 PUBLIC void rl_trunk_destroy(rl_trunk* trunk) {
-  if (trunk->owner != getpid()) (void)trunk->pool.release();  // a forked child: its threads are not there to be joined
+  if (trunk->owner != getpid()) (void)trunk->pool.release();  // a forked child has no threads to join
   delete trunk;
 }
 
@@ -121,47 +112,48 @@ PUBLIC int64_t rl_trunk_saved_bytes(const rl_trunk* trunk) {
   return static_cast<int64_t>(trunk->network->saved_bytes());
 }
 
-// pictures [num_images, height, width, 3] -> features [num_images, num_features]. `saved` holds saved_bytes per image for
-// the backward pass, or is null. Returns 0, or 1 where memory or threads are short.
+// images [num_images, height, width, 3] -> features [num_images, num_features]. `saved` has saved_bytes per image for
+// the backward pass, or is null. Returns 0, or 1 for lack of memory or threads.
 PUBLIC int rl_trunk_forward(rl_trunk* trunk, const float* const* weights, const float* const* biases,
-                            const uint8_t* pictures, int64_t num_images, float* features, char* saved,
+                            const uint8_t* images, int64_t num_images, float* features, char* saved,
                             int num_threads) {
   return guarded(trunk, [&] {
-    Network& network = *trunk->network;
+    rl::Network& network = *trunk->network;
     trunk->use_threads(num_threads, 0);
     network.update(weights, biases);
-    const Batch batch = {pictures, num_images, saved, features, nullptr};
-    trunk->pool->run(trunk->num_pieces(num_images),
-                     [&](int number, int thread) { network.forward(batch.piece(network, number), thread); });
+    const Batch batch = {images, num_images, saved, features, nullptr};
+    trunk->pool->run(trunk->num_items(num_images),
+                     [&](int number, int thread) { network.forward(batch.item(network, number), thread); });
   });
 }
 
 // Writes the gradients of all weights [outputs, kernel, kernel, inputs] and biases, from what a forward pass saved.
 PUBLIC int rl_trunk_backward(rl_trunk* trunk, const float* const* weights, const float* const* biases,
-                             const uint8_t* pictures, int64_t num_images, const float* features,
+                             const uint8_t* images, int64_t num_images, const float* features,
                              const float* features_gradient, char* saved, float* const* weight_gradients,
                              float* const* bias_gradients, int num_threads) {
   return guarded(trunk, [&] {
-    Network& network = *trunk->network;
-    const int num_pieces = trunk->num_pieces(num_images), num_places = std::max(1, std::min(kPlaces, num_pieces));
-    trunk->use_threads(num_threads, num_places);
+    rl::Network& network = *trunk->network;
+    const int num_items = trunk->num_items(num_images);
+    const int num_accumulators = std::max(1, std::min(kAccumulators, num_items));
+    trunk->use_threads(num_threads, num_accumulators);
     network.update(weights, biases);
-    const Batch batch = {pictures, num_images, saved, const_cast<float*>(features), features_gradient};
-    trunk->pool->run(num_places, [&](int place, int thread) {
-      network.clear_sums(place);
-      for (int number = place; number < num_pieces; number += num_places) {
-        network.backward(batch.piece(network, number), place, thread);
+    const Batch batch = {images, num_images, saved, const_cast<float*>(features), features_gradient};
+    trunk->pool->run(num_accumulators, [&](int accumulator, int thread) {
+      network.clear(accumulator);
+      for (int number = accumulator; number < num_items; number += num_accumulators) {
+        network.backward(batch.item(network, number), accumulator, thread);
       }
     });
     trunk->pool->run(network.num_layers(), [&](int layer, int) {
-      network.write_gradients(layer, num_places, weight_gradients[layer], bias_gradients[layer]);
+      network.write_gradients(layer, num_accumulators, weight_gradients[layer], bias_gradients[layer]);
     });
   });
 }
 
-// One layer alone, for tests and measurements. A backward pass writes the gradients of its weights and biases.
+// One layer alone, for tests and benchmarks. A backward pass writes the gradients of its weights and biases.
 PUBLIC int rl_trunk_layer(rl_trunk* trunk, const float* const* weights, const float* const* biases,
-                          const LayerTask* task, float* weight_gradient, float* bias_gradient) {
+                          const rl::LayerTask* task, float* weight_gradient, float* bias_gradient) {
   bool is_done = false;
   const int code = guarded(trunk, [&] {
     trunk->use_threads(1, 1);

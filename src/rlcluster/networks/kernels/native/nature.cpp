@@ -1,135 +1,100 @@
-// The nature network: its parameters as the kernels want them, its memory, and its kernels.
+// The nature network: its parameters in the layout of the kernels, its memory, and its calls of the kernels.
 #include "nature.hpp"
-
-#include <vector>
 
 #include "arena.hpp"
 #include "network.hpp"
 #include "parameters.hpp"
+#include "workspace.hpp"
 
+namespace rl {
 namespace {
 
 float scale_of(int index) { return index == 0 ? kByteScale : 1.0F; }
 
-const NatureKernels& kernels_for(int instruction_set) {
-#if defined(__x86_64__)
-  if (instruction_set == kAvx512) return kAvx512Nature;
-  if (instruction_set == kAvx2) return kAvx2Nature;
-#endif
-  (void)instruction_set;
-  return kPortableNature;
-}
-
-// The weight of `outputs` o and `inputs` i at row y and column x of a kernel [outputs, kernel, kernel, inputs].
+// The position of a weight in [outputs, kernel, kernel, inputs]: output o, row y, column x, input i.
 size_t position(const NatureLayer& l, int o, int y, int x, int i) {
   return ((static_cast<size_t>(o) * l.kernel + y) * l.kernel + x) * l.inputs + i;
 }
 
-struct ThreadMemory {
-  ThreadMemory() : arena(lay_out(nullptr)) { lay_out(arena.floats()); }
+void lay_out_scratch(Layout& layout, NatureScratch& scratch) {
+  const size_t group = kNatureGroup;
+  scratch.images = layout.take(group * kNature[0].image);
+  for (int l = 0; l < 2; l++) scratch.activations[l] = layout.take(kNature[l + 1].image);
+  scratch.last = layout.take(kNatureFeatures);
+  scratch.first_gradient = layout.take(group * kNature[1].image);
+  scratch.second_gradient = layout.take(group * kGradientImage);
+  scratch.third_gradient = layout.take(group * kGradientImage);
+}
 
-  size_t lay_out(float* start) {
-    Layout layout(start);
-    const size_t group = kNatureGroup;
-    scratch.pictures = layout.take(group * kNature[0].image());
-    for (int l = 0; l < 2; l++) scratch.activations[l] = layout.take(kNature[l + 1].image());
-    scratch.last = layout.take(kNatureFeatures);
-    scratch.first_gradient = layout.take(group * kNature[1].image());
-    scratch.second_gradient = layout.take(group * kGradientImage);
-    scratch.third_gradient = layout.take(group * kGradientImage);
-    return layout.bytes();
+void lay_out_sums(Layout& layout, NatureSums& sums) {
+  for (int l = 0; l < kNatureLayers; l++) {
+    sums.weights[l] = layout.take(kNature[l].num_weights);
+    sums.biases[l] = layout.take(kNature[l].outputs);
   }
-
-  NatureScratch scratch;
-  Arena arena;
-};
-
-struct SumsMemory {
-  SumsMemory() : arena(lay_out(nullptr)) { lay_out(arena.floats()); }
-
-  size_t lay_out(float* start) {
-    Layout layout(start);
-    for (int l = 0; l < kNatureLayers; l++) {
-      sums.weights[l] = layout.take(kNature[l].num_weights());
-      sums.biases[l] = layout.take(kNature[l].outputs);
-    }
-    return layout.bytes();
-  }
-
-  NatureSums sums;
-  Arena arena;
-};
+}
 
 class Nature : public Network {
  public:
   explicit Nature(const NatureKernels& kernels) : kernels_(kernels) {
     for (int l = 0; l < kNatureLayers; l++) {
-      forward_[l] = Arena(kNature[l].num_weights() * sizeof(float));
-      backward_[l] = Arena(kNature[l].num_weights() * sizeof(float));
+      forward_[l] = Arena(kNature[l].num_weights * sizeof(float));
+      backward_[l] = Arena(kNature[l].num_weights * sizeof(float));
       biases_[l] = Arena(kNature[l].outputs * sizeof(float));
       weights_.forward[l] = forward_[l].floats();
       weights_.bias[l] = biases_[l].floats();
     }
     weights_.backward_third = backward_[2].floats();
-    for (int p = 0; p < 4; p++) weights_.backward_second[p] = backward_[1].floats() + p * kNature[1].num_weights() / 4;
+    for (int p = 0; p < 4; p++) weights_.backward_second[p] = backward_[1].floats() + p * kNature[1].num_weights / 4;
   }
 
   int num_layers() const override { return kNatureLayers; }
   int group() const override { return kNatureGroup; }
-  size_t picture_bytes() const override { return kNature[0].image(); }
+  size_t image_bytes() const override { return kNature[0].image; }
   size_t num_features() const override { return kNatureFeatures; }
   size_t saved_bytes() const override { return kNatureSaved * sizeof(float); }
 
-  // Only where the bytes of the weights have changed.
+  // A layer is arranged again only if its bytes have changed.
   void update(const float* const* weights, const float* const* biases) override {
     for (int l = 0; l < kNatureLayers; l++) {
       std::memcpy(biases_[l].floats(), biases[l], kNature[l].outputs * sizeof(float));
-      if (!last_[l].update(weights[l], kNature[l].num_weights())) continue;
-      const int outputs = kNature[l].outputs, num_rows = kNature[l].num_weights() / outputs;
+      if (!last_[l].update(weights[l], kNature[l].num_weights)) continue;
+      const int outputs = kNature[l].outputs, num_rows = kNature[l].num_weights / outputs;
       transpose(weights[l], outputs, num_rows, scale_of(l), forward_[l].floats());
       if (l == 1) arrange_backward_second();
       if (l == 2) arrange_backward_third();
     }
   }
 
-  void reserve(int num_threads, int num_places) override {
-    while (threads_.size() < static_cast<size_t>(num_threads)) threads_.push_back(std::make_unique<ThreadMemory>());
-    while (sums_.size() < static_cast<size_t>(num_places)) sums_.push_back(std::make_unique<SumsMemory>());
+  void reserve(int num_threads, int num_accumulators) override { workspace_.reserve(num_threads, num_accumulators); }
+
+  void forward(const WorkItem& item, int thread) override {
+    kernels_.forward(task_for(item), workspace_.scratch(thread));
   }
 
-  void forward(const Piece& piece, int thread) override { kernels_.forward(task_for(piece), threads_[thread]->scratch); }
+  void clear(int accumulator) override { workspace_.clear(accumulator); }
 
-  void clear_sums(int place) override {
-    const Arena& arena = sums_[place]->arena;
-    std::memset(arena.floats(), 0, arena.size());
+  void backward(const WorkItem& item, int accumulator, int thread) override {
+    NatureTask task = task_for(item);
+    task.sums = workspace_.sums(accumulator);
+    kernels_.backward(task, workspace_.scratch(thread));
   }
 
-  void backward(const Piece& piece, int place, int thread) override {
-    NatureTask task = task_for(piece);
-    task.sums = sums_[place]->sums;
-    kernels_.backward(task, threads_[thread]->scratch);
-  }
-
-  void write_gradients(int index, int num_places, float* weights, float* biases) override {
+  void write_gradients(int index, int num_accumulators, float* weights, float* biases) override {
     const NatureLayer& l = kNature[index];
-    const NatureSums& total = sums_[0]->sums;
-    for (int place = 1; place < num_places; place++) {
-      add(sums_[place]->sums.weights[index], total.weights[index], l.num_weights());
-      add(sums_[place]->sums.biases[index], total.biases[index], l.outputs);
-    }
+    const NatureSums& total = workspace_.total(index, num_accumulators, l.num_weights, l.outputs);
+    transpose(total.weights[index], l.num_weights / l.outputs, l.outputs, scale_of(index), weights);
     std::memcpy(biases, total.biases[index], l.outputs * sizeof(float));
-    transpose(total.weights[index], l.num_weights() / l.outputs, l.outputs, scale_of(index), weights);
   }
 
  private:
-  NatureTask task_for(const Piece& piece) const {
+  NatureTask task_for(const WorkItem& item) const {
     NatureTask task{};
     task.weights = &weights_;
-    task.pictures = piece.pictures;
-    task.num_images = piece.num_images;
-    task.saved = reinterpret_cast<float*>(piece.saved);
-    task.features = piece.features;
-    task.features_gradient = piece.features_gradient;
+    task.images = item.images;
+    task.num_images = item.num_images;
+    task.saved = reinterpret_cast<float*>(item.saved);
+    task.features = item.features;
+    task.features_gradient = item.features_gradient;
     return task;
   }
 
@@ -162,13 +127,14 @@ class Nature : public Network {
   LastWeights last_[kNatureLayers];
   Arena forward_[kNatureLayers], backward_[kNatureLayers], biases_[kNatureLayers];
   NatureWeights weights_{};
-  std::vector<std::unique_ptr<ThreadMemory>> threads_;
-  std::vector<std::unique_ptr<SumsMemory>> sums_;
+  Workspace<NatureScratch, NatureSums> workspace_{lay_out_scratch, lay_out_sums};
 };
 
 }  // namespace
 
-std::unique_ptr<Network> make_nature(int instruction_set, int height, int width) {
-  if (height != kNaturePicture || width != kNaturePicture) return nullptr;
-  return std::make_unique<Nature>(kernels_for(instruction_set));
+std::unique_ptr<Network> make_nature(const NatureKernels& kernels, int height, int width) {
+  if (height != kNatureSide || width != kNatureSide) return nullptr;
+  return std::make_unique<Nature>(kernels);
 }
+
+}  // namespace rl

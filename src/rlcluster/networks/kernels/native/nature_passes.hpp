@@ -1,16 +1,16 @@
-// The nature network's convolutions, directly: products of small matrices whose rows are the pixels' patches, read in
-// place. An image stays in the caches from the bytes to the features.
+// The nature network's convolutions are direct: products of small matrices whose rows are the patches of the pixels,
+// read in place. An image stays in the caches from its bytes to its features.
 #pragma once
-#include <cstring>
-
 #include "nature.hpp"
+#include "vector.hpp"
 
+namespace rl::RL_TARGET {
 namespace {
 
 constexpr int kDirectColumns = 2;  // vectors of outputs at once: every broadcast serves two multiply-adds
 constexpr int kDirectWidth = kDirectColumns * kLanes;
 
-// result(y, x) = sum over the kernel of input and weights [kernel, kernel, inputs, outputs]; `finish` gets each vector.
+// result(y, x) = sum over the kernel of input * weights [kernel, kernel, inputs, outputs]; `finish` takes each vector.
 // kRows x kPixels results are held in registers.
 template <int kInputs, int kOutputs, int kKernel, int kStride, int kSide, int kRows, int kPixels, class Finish>
 inline void correlate(const float* input, int row, const float* weights, Finish finish) {
@@ -20,7 +20,7 @@ inline void correlate(const float* input, int row, const float* weights, Finish 
     for (int y = 0; y < kSide; y += kRows) {
       for (int x = 0; x < kSide; x += kPixels) {
         Vector sums[kCount][kDirectColumns];
-        UNROLL
+        RL_UNROLL
         for (int i = 0; i < kCount * kDirectColumns; i++) {
           sums[i / kDirectColumns][i % kDirectColumns] = broadcast(0);
         }
@@ -29,18 +29,18 @@ inline void correlate(const float* input, int row, const float* weights, Finish 
           const float* w = weights + i * kRun * kOutputs + first;
           for (int k = 0; k < kRun; k++) {
             Vector line[kDirectColumns];
-            UNROLL
+            RL_UNROLL
             for (int c = 0; c < kDirectColumns; c++) line[c] = load(w + k * kOutputs + c * kLanes);
-            UNROLL
+            RL_UNROLL
             for (int q = 0; q < kCount; q++) {
               const int at = q / kPixels * kStride * row + q % kPixels * kStride * kInputs;
               const Vector value = broadcast(values[at + k]);
-              UNROLL
+              RL_UNROLL
               for (int c = 0; c < kDirectColumns; c++) sums[q][c] = multiply_add(value, line[c], sums[q][c]);
             }
           }
         }
-        UNROLL
+        RL_UNROLL
         for (int i = 0; i < kCount * kDirectColumns; i++) {
           const int q = i / kDirectColumns, c = i % kDirectColumns;
           finish(y + q / kPixels, x + q % kPixels, first + c * kLanes, sums[q][c]);
@@ -50,42 +50,42 @@ inline void correlate(const float* input, int row, const float* weights, Finish 
   }
 }
 
-// Adds to sums [kernel, kernel, inputs, outputs] and bias_sums what these images give. Rows and images of the gradient
-// are `gradient_row` and `gradient_image` floats apart.
+// Adds the gradients of these images to weight_sums [kernel, kernel, inputs, outputs] and bias_sums. Rows and images of
+// the output's gradient are `gradient_row` and `gradient_image` floats apart.
 template <int kLayer, int kTaps>
 void accumulate_direct(const float* inputs, int input_image, const float* gradients, int gradient_row,
-                       int gradient_image, int num_images, float* sums_of_weights, float* bias_sums) {
+                       int gradient_image, int num_images, float* weight_sums, float* bias_sums) {
   constexpr NatureLayer l = kNature[kLayer];
   constexpr int kRun = l.kernel * l.inputs;
   static_assert(kRun % kTaps == 0);
   for (int first = 0; first < l.outputs; first += kDirectWidth) {
     for (int block = 0; block < l.kernel * kRun; block += kTaps) {
-      const float* start = inputs + block / kRun * l.row() + block % kRun;
-      float* target = sums_of_weights + block * l.outputs + first;
+      const float* start = inputs + block / kRun * l.row + block % kRun;
+      float* target = weight_sums + block * l.outputs + first;
       Vector sums[kTaps][kDirectColumns];
-      UNROLL
+      RL_UNROLL
       for (int i = 0; i < kTaps * kDirectColumns; i++) {
         const int at = i / kDirectColumns * l.outputs + i % kDirectColumns * kLanes;
         sums[i / kDirectColumns][i % kDirectColumns] = load(target + at);
       }
       for (int image = 0; image < num_images; image++) {
         for (int y = 0; y < l.side; y++) {
-          const float* values = start + image * input_image + y * l.stride * l.row();
+          const float* values = start + image * input_image + y * l.stride * l.row;
           const float* g = gradients + image * gradient_image + y * gradient_row + first;
           for (int x = 0; x < l.side; x++, values += l.stride * l.inputs, g += l.outputs) {
             Vector line[kDirectColumns];
-            UNROLL
+            RL_UNROLL
             for (int c = 0; c < kDirectColumns; c++) line[c] = load(g + c * kLanes);
-            UNROLL
+            RL_UNROLL
             for (int t = 0; t < kTaps; t++) {
               const Vector value = broadcast(values[t]);
-              UNROLL
+              RL_UNROLL
               for (int c = 0; c < kDirectColumns; c++) sums[t][c] = multiply_add(value, line[c], sums[t][c]);
             }
           }
         }
       }
-      UNROLL
+      RL_UNROLL
       for (int i = 0; i < kTaps * kDirectColumns; i++) {
         const int at = i / kDirectColumns * l.outputs + i % kDirectColumns * kLanes;
         store(target + at, sums[i / kDirectColumns][i % kDirectColumns]);
@@ -102,8 +102,8 @@ void accumulate_direct(const float* inputs, int input_image, const float* gradie
   }
 }
 
-inline void unpack_pictures(const uint8_t* pictures, int num_images, float* floats) {
-  for (int i = 0; i < num_images * kNature[0].image(); i += kLanes) store(floats + i, load_bytes(pictures + i));
+inline void unpack_images(const uint8_t* images, int num_images, float* floats) {
+  for (int i = 0; i < num_images * kNature[0].image; i += kLanes) store(floats + i, load_bytes(images + i));
 }
 
 // relu(convolution + bias) of one image.
@@ -112,7 +112,7 @@ inline void forward_direct(const NatureWeights& weights, const float* input, flo
   constexpr NatureLayer l = kNature[kLayer];
   const float* bias = weights.bias[kLayer];
   correlate<l.inputs, l.outputs, l.kernel, l.stride, l.side, kRows, kPixels>(
-      input, l.row(), weights.forward[kLayer], [&](int y, int x, int c, Vector sum) {
+      input, l.row, weights.forward[kLayer], [&](int y, int x, int c, Vector sum) {
         store(output + (y * l.side + x) * l.outputs + c, relu(add(sum, load(bias + c))));
       });
 }
@@ -122,10 +122,11 @@ constexpr bool kHasManyRegisters = kRegisters == 32;
 void nature_forward(const NatureTask& task, NatureScratch& scratch) {
   const int num_pixels = kNature[2].side * kNature[2].side, channels = kNature[2].outputs;
   for (int i = 0; i < task.num_images; i++) {
-    float* first = task.saved != nullptr ? task.saved + static_cast<ptrdiff_t>(i) * kNatureSaved : scratch.activations[0];
-    float* second = task.saved != nullptr ? first + kNature[1].image() : scratch.activations[1];
-    unpack_pictures(task.pictures + static_cast<ptrdiff_t>(i) * kNature[0].image(), 1, scratch.pictures);
-    forward_direct<0, kHasManyRegisters ? 3 : 1, kHasManyRegisters ? 3 : 5>(*task.weights, scratch.pictures, first);
+    float* saved = task.saved != nullptr ? task.saved + static_cast<ptrdiff_t>(i) * kNatureSaved : nullptr;
+    float* first = saved != nullptr ? saved : scratch.activations[0];
+    float* second = saved != nullptr ? first + kNature[1].image : scratch.activations[1];
+    unpack_images(task.images + static_cast<ptrdiff_t>(i) * kNature[0].image, 1, scratch.images);
+    forward_direct<0, kHasManyRegisters ? 3 : 1, kHasManyRegisters ? 3 : 5>(*task.weights, scratch.images, first);
     forward_direct<1, kHasManyRegisters ? 2 : 1, 6>(*task.weights, first, second);
     forward_direct<2, kHasManyRegisters ? 2 : 1, 4>(*task.weights, second, scratch.last);
     float* features = task.features + static_cast<ptrdiff_t>(i) * kNatureFeatures;
@@ -152,26 +153,26 @@ inline void backward_third(const NatureWeights& weights, const float* gradient, 
   constexpr NatureLayer l = kNature[2];
   correlate<l.outputs, l.inputs, 3, 1, 6, kHasManyRegisters ? 2 : 1, 6>(
       gradient, kGradientRow, weights.backward_third, [&](int y, int x, int c, Vector sum) {
-        const Vector gate = load(second + y * l.row() + x * l.inputs + c);
+        const Vector gate = load(second + y * l.row + x * l.inputs + c);
         store(result + (y + 1) * kGradientRow + (x + 1) * l.inputs + c, keep_where_nonzero(sum, gate));
       });
 }
 
 // From the gradient of layer 2's result to that of layer 1's, with its ReLU. A stride of 2 makes four convolutions of
-// 2x2, one for each parity of row and column; the 15th row and column have no part in layer 2.
+// 2x2, one for each parity of row and column; layer 2 does not read the 15th row and column.
 inline void backward_second(const NatureWeights& weights, const float* gradient, const float* first, float* result) {
   constexpr NatureLayer l = kNature[1];
   for (int parity = 0; parity < 4; parity++) {
     correlate<l.outputs, l.inputs, 2, 1, 7, 1, 7>(
         gradient, kGradientRow, weights.backward_second[parity], [&](int y, int x, int c, Vector sum) {
-          const int at = (2 * y + parity / 2) * l.row() + (2 * x + parity % 2) * l.inputs + c;
+          const int at = (2 * y + parity / 2) * l.row + (2 * x + parity % 2) * l.inputs + c;
           store(result + at, keep_where_nonzero(sum, load(first + at)));
         });
   }
 }
 
 void nature_backward(const NatureTask& task, NatureScratch& scratch) {
-  constexpr int kFirstImage = kNature[1].image();
+  constexpr int kFirstImage = kNature[1].image;
   const int count = task.num_images;
   for (int i = 0; i < count; i++) {
     const float* first = task.saved + static_cast<ptrdiff_t>(i) * kNatureSaved;
@@ -182,10 +183,10 @@ void nature_backward(const NatureTask& task, NatureScratch& scratch) {
     backward_third(*task.weights, third_gradient, first + kFirstImage, second_gradient);
     backward_second(*task.weights, second_gradient, first, scratch.first_gradient + i * kFirstImage);
   }
-  unpack_pictures(task.pictures, count, scratch.pictures);
+  unpack_images(task.images, count, scratch.images);
   constexpr int kTaps = kHasManyRegisters ? 12 : 6, kTapsOfPower = kHasManyRegisters ? 8 : 4;
   const NatureSums& sums = task.sums;
-  accumulate_direct<0, kTaps>(scratch.pictures, kNature[0].image(), scratch.first_gradient, kNature[1].row(),
+  accumulate_direct<0, kTaps>(scratch.images, kNature[0].image, scratch.first_gradient, kNature[1].row,
                               kFirstImage, count, sums.weights[0], sums.biases[0]);
   accumulate_direct<1, kTapsOfPower>(task.saved, kNatureSaved, scratch.second_gradient + kGradientRow + 64,
                                      kGradientRow, kGradientImage, count, sums.weights[1], sums.biases[1]);
@@ -194,3 +195,4 @@ void nature_backward(const NatureTask& task, NatureScratch& scratch) {
 }
 
 }  // namespace
+}  // namespace rl::RL_TARGET

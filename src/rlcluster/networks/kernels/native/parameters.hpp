@@ -1,10 +1,12 @@
-// What the networks share on the way from their parameters to what the kernels want, and back.
+// Helpers of both networks: from their parameters to the layout of the kernels, and back.
 #pragma once
 #include <cstddef>
 #include <cstring>
 #include <vector>
 
-constexpr float kByteScale = 1.0F / 255.0F;  // pictures are bytes: the first layer's weights carry the scale
+namespace rl {
+
+constexpr float kByteScale = 1.0F / 255.0F;  // images are bytes: the first layer's weights include the scale
 
 // to[column, row] = from[row, column] * scale
 inline void transpose(const float* from, int rows, int columns, float scale, float* to) {
@@ -13,10 +15,10 @@ inline void transpose(const float* from, int rows, int columns, float scale, flo
   }
 }
 
-// The weights of one layer as they were last seen.
+// The weights of one layer in the last call.
 class LastWeights {
  public:
-  // True, and the weights are kept, where their bytes are not those of the last call.
+  // True if the bytes of the weights differ from those of the last call; keeps a copy.
   bool update(const float* weights, size_t count) {
     if (values_.size() == count && std::memcmp(values_.data(), weights, count * sizeof(float)) == 0) return false;
     values_.assign(weights, weights + count);
@@ -24,8 +26,9 @@ class LastWeights {
   }
 
   float operator[](size_t i) const { return values_[i]; }
-  const float* data() const { return values_.data(); }
 
  private:
   std::vector<float> values_;
 };
+
+}  // namespace rl

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+namespace rl::avx2 {
 namespace {
 
 using Vector = __m256;
@@ -47,3 +48,4 @@ inline void store_bytes(uint8_t* p, Vector a) {
 }
 
 }  // namespace
+}  // namespace rl::avx2

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+namespace rl::avx512 {
 namespace {
 
 using Vector = __m512;
@@ -45,3 +46,4 @@ inline void store_bytes(uint8_t* p, Vector a) {
 }
 
 }  // namespace
+}  // namespace rl::avx512

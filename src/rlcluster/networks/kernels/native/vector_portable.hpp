@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+namespace rl::portable {
 namespace {
 
 typedef float Vector __attribute__((vector_size(16)));
@@ -46,3 +47,4 @@ inline void store_bytes(uint8_t* p, Vector a) {
 }
 
 }  // namespace
+}  // namespace rl::portable

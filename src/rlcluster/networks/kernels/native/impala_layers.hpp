@@ -1,8 +1,14 @@
-// One layer at a time, by the same templates that the whole trunk uses: for tests against the definition, and to
-// measure each layer. One thread.
+// One layer alone, with the templates of the whole trunk, on one thread: for tests against the definition and for
+// benchmarks.
 #pragma once
-#include "passes.hpp"
+#include "impala.hpp"
+#include "impala_first_layer.hpp"
+#include "impala_plane.hpp"
+#include "impala_pooling.hpp"
+#include "impala_winograd.hpp"
+#include "vector.hpp"
 
+namespace rl::RL_TARGET {
 namespace {
 
 inline Plane padded_plane(const float* padded, int height, int width, int channels) {
@@ -16,16 +22,16 @@ inline Plane plain_plane(const float* pixels, int height, int width, int channel
 }
 
 template <int kInputs, int kOutputs>
-void forward_layer(const LayerTask& task, const Weights& weights, Scratch& scratch) {
+void forward_layer(const LayerTask& task, const ImpalaWeights& weights, ImpalaScratch& scratch) {
   const Plane input = padded_plane(task.input, task.height, task.width, kInputs);
   Output output;
   output.destination = plain_plane(task.output, task.height, task.width, kOutputs);
   output.bias = weights.bias[task.index];
   const float* kernel = weights.forward[task.index];
-  const int place = task.index % kLayersPerStage;
-  if (place == 0) {
+  const int layer_of_stage = task.index % kLayersPerStage;
+  if (layer_of_stage == 0) {
     convolve<kInputs, kOutputs, kAddBias>(input, kernel, output, task.num_images, task.height, task.width, scratch);
-  } else if (place % 2 == 1) {
+  } else if (layer_of_stage % 2 == 1) {
     convolve<kInputs, kOutputs, kAddBias | kRelu>(input, kernel, output, task.num_images, task.height, task.width,
                                                   scratch);
   } else {
@@ -37,7 +43,7 @@ void forward_layer(const LayerTask& task, const Weights& weights, Scratch& scrat
 }
 
 template <int kInputs, int kOutputs>
-void backward_layer(const LayerTask& task, const Weights& weights, Scratch& scratch) {
+void backward_layer(const LayerTask& task, const ImpalaWeights& weights, ImpalaScratch& scratch) {
   const Stage shape = {kOutputs, task.height, task.width, 0, 0};
   const Plane input = padded_plane(task.input, task.height, task.width, kInputs);
   const Plane gradient = padded_plane(task.gradient, task.height, task.width, kOutputs);
@@ -45,11 +51,11 @@ void backward_layer(const LayerTask& task, const Weights& weights, Scratch& scra
   output.destination = plain_plane(task.output, task.height, task.width, kInputs);
   output.gate = input;
   const float* kernel = weights.backward[task.index];
-  const int place = task.index % kLayersPerStage;
-  if (place == 0) {
+  const int layer_of_stage = task.index % kLayersPerStage;
+  if (layer_of_stage == 0) {
     convolve_backward<kInputs, kOutputs, 0>(input, gradient, kernel, output, task.weight_sums, task.bias_sums,
                                             task.num_images, shape, scratch);
-  } else if (place % 2 == 0) {
+  } else if (layer_of_stage % 2 == 0) {
     convolve_backward<kInputs, kOutputs, kGate>(input, gradient, kernel, output, task.weight_sums, task.bias_sums,
                                                 task.num_images, shape, scratch);
   } else {
@@ -77,25 +83,25 @@ void unpool_layer(const LayerTask& task) {
                     task.height / 2, task.width / 2, plain_plane(task.output, task.height, task.width, kChannels));
 }
 
-void first_layer_alone(const LayerTask& task, const Weights& weights, Scratch& scratch) {
-  const ptrdiff_t row = ptrdiff_t{task.width} * kFirstChannels, padded_row = (task.width + 2) * kPictureChannels;
-  const ptrdiff_t picture = ptrdiff_t{task.height} * task.width * kPictureChannels;
+void first_layer_alone(const LayerTask& task, const ImpalaWeights& weights, ImpalaScratch& scratch) {
+  const ptrdiff_t row = ptrdiff_t{task.width} * kFirstChannels, padded_row = (task.width + 2) * kImageChannels;
+  const ptrdiff_t image_bytes = ptrdiff_t{task.height} * task.width * kImageChannels;
   for (int i = 0; i < task.num_images; i++) {
     if (task.kind == kLayerBackward) {
-      accumulate_first_gradients(task.pictures + i * picture, task.height, task.width,
+      accumulate_first_gradients(task.images + i * image_bytes, task.height, task.width,
                                  task.gradient + i * task.height * row, task.weight_sums, task.bias_sums, scratch);
       continue;
     }
-    unpack_picture(task.pictures + i * picture, task.height, task.width, scratch.picture);
+    unpack_image(task.images + i * image_bytes, task.height, task.width, scratch.image);
     for (int y = 0; y < task.height; y++) {
-      convolve_first_row(scratch.picture + y * padded_row, task.width, weights.first, weights.bias[0],
+      convolve_first_row(scratch.image + y * padded_row, task.width, weights.first, weights.bias[0],
                          task.output + (ptrdiff_t{i} * task.height + y) * row);
     }
   }
 }
 
 template <int kInputs, int kOutputs>
-void winograd_layer(const LayerTask& task, const Weights& weights, Scratch& scratch) {
+void winograd_layer(const LayerTask& task, const ImpalaWeights& weights, ImpalaScratch& scratch) {
   if (task.kind == kLayerForward) {
     forward_layer<kInputs, kOutputs>(task, weights, scratch);
   } else {
@@ -103,7 +109,7 @@ void winograd_layer(const LayerTask& task, const Weights& weights, Scratch& scra
   }
 }
 
-void layer_alone(const LayerTask& task, const Weights& weights, Scratch& scratch) {
+void impala_layer_alone(const LayerTask& task, const ImpalaWeights& weights, ImpalaScratch& scratch) {
   const bool is_narrow = task.index < kLayersPerStage;
   if (task.kind == kLayerPool) {
     is_narrow ? pool_layer<16>(task) : pool_layer<32>(task);
@@ -121,3 +127,4 @@ void layer_alone(const LayerTask& task, const Weights& weights, Scratch& scratch
 }
 
 }  // namespace
+}  // namespace rl::RL_TARGET

@@ -1,12 +1,14 @@
-// 3x3/2 max-pooling with a padding of one, and its gradient. A window's values are numbered 0 to 8 by rows; of equal
-// values the first wins, and a NaN wins over all, as in PyTorch.
+// 3x3/2 max-pooling with a padding of one, and its gradient. The values of a window have the positions 0 to 8, row
+// by row; of equal values the first is the maximum, and a NaN is larger than all, as in PyTorch.
 #pragma once
-#include "trunk.hpp"
+#include "impala_plane.hpp"
+#include "vector.hpp"
 
+namespace rl::RL_TARGET {
 namespace {
 
 // One row of pooled pixels, from three rows of `width` pixels; the first of them is missing (null) at the upper edge.
-// Writes the maxima, the maxima after a ReLU, and if asked for the numbers of the winners.
+// Writes the maxima, the maxima after a ReLU and, if kPositions, the positions of the maxima.
 template <int kChannels, bool kPositions>
 inline void pool_row(const float* above, const float* middle, const float* below, int width, float* maxima,
                      float* rectified, uint8_t* positions) {
@@ -37,8 +39,9 @@ inline void pool_row(const float* above, const float* middle, const float* below
   }
 }
 
-// The gradient of pooling: `gradient` (padded, height x width pooled pixels) goes to the winners; every pixel of
-// `unpooled` is written. `positions` must be readable one row and one pixel beyond its end; what is there meets zeros.
+// The gradient of pooling: `gradient` (padded, height x width pooled pixels) goes to the maxima; every pixel of
+// `unpooled` is written. `positions` must be readable one row and one pixel beyond its end; any value may be there, as
+// the gradient's border is zero.
 template <int kChannels>
 void unpool(const Plane& gradient, const uint8_t* positions, int height, int width, const Plane& unpooled) {
   for (int y = 0; y < height; y++) {
@@ -66,3 +69,4 @@ void unpool(const Plane& gradient, const uint8_t* positions, int height, int wid
 }
 
 }  // namespace
+}  // namespace rl::RL_TARGET

@@ -1,7 +1,8 @@
-#include "weights.hpp"
+#include "impala_weights.hpp"
 
 #include <cstring>
 
+namespace rl {
 namespace {
 
 // G of F(4x4, 3x3), for the points 0, 1, -1, 2, -2 and infinity.
@@ -33,7 +34,7 @@ void transform(const float (&g)[3][3], float* transformed, size_t step) {
   }
 }
 
-void transform_layer(Layer l, const float* weights, float* forward, float* backward) {
+void transform_layer(ImpalaLayer l, const float* weights, float* forward, float* backward) {
   const size_t step = static_cast<size_t>(l.inputs) * l.outputs;
   for (int o = 0; o < l.outputs; o++) {
     for (int i = 0; i < l.inputs; i++) {
@@ -50,19 +51,20 @@ void transform_layer(Layer l, const float* weights, float* forward, float* backw
 
 }  // namespace
 
-Layer layer(int index) {
-  const int stage = index / kLayersPerStage;
-  const int outputs = kStageChannels[stage];
-  if (index % kLayersPerStage != 0) return {outputs, outputs};
-  return {stage == 0 ? kPictureChannels : kStageChannels[stage - 1], outputs};
+ImpalaLayer impala_layer(int index) {
+  const int stage = index / kLayersPerStage, outputs = kStageChannels[stage];
+  int inputs = outputs;
+  if (index % kLayersPerStage == 0) inputs = stage == 0 ? kImageChannels : kStageChannels[stage - 1];
+  const size_t num_products = static_cast<size_t>(inputs) * outputs;
+  return {inputs, outputs, 9 * num_products, (index == 0 ? 9 : kProducts) * num_products};
 }
 
 TransformedWeights::TransformedWeights() {
-  for (int index = 0; index < kLayers; index++) {
-    const Layer l = layer(index);
+  for (int index = 0; index < kImpalaLayers; index++) {
+    const ImpalaLayer l = impala_layer(index);
     biases_[index].resize(l.outputs);
-    forward_[index] = Arena((index == 0 ? l.num_weights() : l.num_transformed()) * sizeof(float));
-    if (index != 0) backward_[index] = Arena(l.num_transformed() * sizeof(float));
+    forward_[index] = Arena(l.num_transformed * sizeof(float));
+    if (index != 0) backward_[index] = Arena(l.num_transformed * sizeof(float));
     weights_.forward[index] = forward_[index].floats();
     weights_.backward[index] = backward_[index].floats();
     weights_.bias[index] = biases_[index].data();
@@ -71,10 +73,10 @@ TransformedWeights::TransformedWeights() {
 }
 
 void TransformedWeights::update(const float* const* weights, const float* const* biases) {
-  for (int index = 0; index < kLayers; index++) {
-    const Layer l = layer(index);
+  for (int index = 0; index < kImpalaLayers; index++) {
+    const ImpalaLayer l = impala_layer(index);
     std::memcpy(biases_[index].data(), biases[index], l.outputs * sizeof(float));
-    if (!last_[index].update(weights[index], l.num_weights())) continue;
+    if (!last_[index].update(weights[index], l.num_weights)) continue;
     if (index == 0) {
       transpose(weights[0], l.outputs, kFirstTaps, kByteScale, forward_[0].floats());
     } else {
@@ -84,7 +86,7 @@ void TransformedWeights::update(const float* const* weights, const float* const*
 }
 
 void transform_gradient_back(int index, const float* sums, float* gradient) {
-  const Layer l = layer(index);
+  const ImpalaLayer l = impala_layer(index);
   if (index == 0) {
     transpose(sums, kFirstTaps, l.outputs, kByteScale, gradient);
     return;
@@ -102,3 +104,5 @@ void transform_gradient_back(int index, const float* sums, float* gradient) {
     }
   }
 }
+
+}  // namespace rl

@@ -3,49 +3,31 @@
 // Stage 1 goes image by image (its images are large), stages 2 and 3 layer by layer over the group (their weights are
 // large): so what a layer reads and writes stays in the L2 cache.
 #pragma once
-#include <cstring>
+#include "impala.hpp"
+#include "impala_first_layer.hpp"
+#include "impala_plane.hpp"
+#include "impala_pooling.hpp"
+#include "impala_winograd.hpp"
+#include "vector.hpp"
 
-#include "first_layer.hpp"
-
+namespace rl::RL_TARGET {
 namespace {
 
-// The plane of a padded image's pixels, the border left out.
-inline Plane inside(float* padded, const Stage& stage, ptrdiff_t image) {
-  const ptrdiff_t row = ptrdiff_t{stage.width + 2} * stage.channels;
-  return {padded + row + stage.channels, row, image};
-}
-
-inline Plane plain(float* pixels, const Stage& stage) {
-  return {pixels, ptrdiff_t{stage.width} * stage.channels, static_cast<ptrdiff_t>(stage.plain)};
-}
-
-inline Plane image_of(const Plane& plane, int i) { return {plane.origin + i * plane.image, plane.row, plane.image}; }
-
-inline void clear_border(const Plane& plane, int height, int width, int channels) {
-  const size_t pixel = channels * sizeof(float);
-  float* corner = plane.origin - plane.row - channels;
-  std::memset(corner, 0, (width + 2) * pixel);
-  for (int y = 1; y <= height; y++) {
-    std::memset(corner + y * plane.row, 0, pixel);
-    std::memset(corner + y * plane.row + ptrdiff_t{width + 1} * channels, 0, pixel);
-  }
-  std::memset(corner + (height + 1) * plane.row, 0, (width + 2) * pixel);
-}
-
-inline Plane field_of(const Activations& activations, const Geometry& geometry, int stage, Field field) {
+inline Plane field_of(const ImpalaActivations& activations, const ImpalaGeometry& geometry, int stage, Field field) {
   return inside(activations.fields[stage][field], geometry.stages[stage], activations.image[stage]);
 }
 
-inline uint8_t* positions_of(const Activations& activations, int stage, int i) {
+inline uint8_t* positions_of(const ImpalaActivations& activations, int stage, int i) {
   uint8_t* first = activations.positions[stage];
   return first == nullptr ? nullptr : first + i * activations.positions_image;
 }
 
 // The two residual blocks of a stage over images [first, first + count); `residual` holds the running sum.
 template <int kChannels>
-void forward_blocks(const ForwardTask& task, int stage, int first, int count, const Plane& residual, Scratch& scratch) {
+void forward_blocks(const ImpalaTask& task, int stage, int first, int count, const Plane& residual,
+                    ImpalaScratch& scratch) {
   const Stage& shape = task.geometry->stages[stage];
-  const Weights& weights = *task.weights;
+  const ImpalaWeights& weights = *task.weights;
   const int layer = stage * kLayersPerStage + 1;
   const auto field = [&](Field f) { return image_of(field_of(task.activations, *task.geometry, stage, f), first); };
   const auto inner = [&](int l, Field from, Field to) {
@@ -73,7 +55,7 @@ void forward_blocks(const ForwardTask& task, int stage, int first, int count, co
 
 // Convolution and pooling at the start of stage 2 or 3, image i.
 template <int kInputs, int kOutputs, bool kPositions>
-void forward_entry(const ForwardTask& task, int stage, int i, Scratch& scratch) {
+void forward_entry(const ImpalaTask& task, int stage, int i, ImpalaScratch& scratch) {
   const Stage &before = task.geometry->stages[stage - 1], &shape = task.geometry->stages[stage];
   const int layer = stage * kLayersPerStage;
   const ptrdiff_t row = ptrdiff_t{before.width} * kOutputs;
@@ -95,7 +77,7 @@ void forward_entry(const ForwardTask& task, int stage, int i, Scratch& scratch) 
 }
 
 // The last ReLU, and [height, width, channels] to [channels, height, width].
-void write_features(const ForwardTask& task, const Scratch& scratch) {
+void write_features(const ImpalaTask& task, const ImpalaScratch& scratch) {
   const Stage& shape = task.geometry->stages[kStages - 1];
   const int num_pixels = shape.height * shape.width;
   for (int i = 0; i < task.num_images; i++) {
@@ -110,7 +92,7 @@ void write_features(const ForwardTask& task, const Scratch& scratch) {
   }
 }
 
-void clear_borders(const ForwardTask& task) {
+void clear_borders(const ImpalaTask& task) {
   for (int stage = 0; stage < kStages; stage++) {
     const Stage& shape = task.geometry->stages[stage];
     for (int f = 0; f < (stage + 1 < kStages ? kFields : kStageOutput); f++) {
@@ -123,14 +105,14 @@ void clear_borders(const ForwardTask& task) {
 }
 
 template <bool kPositions>
-void forward_group(const ForwardTask& task, Scratch& scratch) {
-  const Geometry& geometry = *task.geometry;
-  const size_t picture = static_cast<size_t>(geometry.height) * geometry.width * kPictureChannels;
+void forward_group(const ImpalaTask& task, ImpalaScratch& scratch) {
+  const ImpalaGeometry& geometry = *task.geometry;
+  const size_t image_bytes = static_cast<size_t>(geometry.height) * geometry.width * kImageChannels;
   if (task.activations.clear_borders) clear_borders(task);
   const Plane residual = plain(scratch.residual[0], geometry.stages[0]);
   for (int i = 0; i < task.num_images; i++) {
     const Plane rectified = image_of(field_of(task.activations, geometry, 0, kFirstInput), i);
-    first_layer<kPositions>(task.pictures + i * picture, geometry.height, geometry.width, task.weights->first,
+    first_layer<kPositions>(task.images + i * image_bytes, geometry.height, geometry.width, task.weights->first,
                             task.weights->bias[0], residual, rectified, positions_of(task.activations, 0, i), scratch);
     forward_blocks<kStageChannels[0]>(task, 0, i, 1, residual, scratch);
     forward_entry<kStageChannels[0], kStageChannels[1], kPositions>(task, 1, i, scratch);
@@ -145,7 +127,7 @@ void forward_group(const ForwardTask& task, Scratch& scratch) {
   write_features(task, scratch);
 }
 
-void forward(const ForwardTask& task, Scratch& scratch) {
+void impala_forward(const ImpalaTask& task, ImpalaScratch& scratch) {
   if (task.activations.positions[0] == nullptr) {
     forward_group<false>(task, scratch);
   } else {
@@ -155,8 +137,8 @@ void forward(const ForwardTask& task, Scratch& scratch) {
 
 // One residual block backwards: `gradient` of its result becomes the gradient of its input, in place.
 template <int kChannels>
-void backward_block(const BackwardTask& task, int stage, int block, int first, int count, const Plane& gradient,
-                    const Plane& inner_gradient, Scratch& scratch) {
+void backward_block(const ImpalaTask& task, int stage, int block, int first, int count, const Plane& gradient,
+                    const Plane& inner_gradient, ImpalaScratch& scratch) {
   const Stage& shape = task.geometry->stages[stage];
   const int layer = stage * kLayersPerStage + 1 + 2 * block;
   const auto field = [&](int f) {
@@ -177,17 +159,17 @@ void backward_block(const BackwardTask& task, int stage, int block, int first, i
 }
 
 template <int kChannels>
-void backward_blocks(const BackwardTask& task, int stage, int first, int count, const Plane& gradient,
-                     const Plane& inner_gradient, Scratch& scratch) {
+void backward_blocks(const ImpalaTask& task, int stage, int first, int count, const Plane& gradient,
+                     const Plane& inner_gradient, ImpalaScratch& scratch) {
   backward_block<kChannels>(task, stage, 1, first, count, gradient, inner_gradient, scratch);
   backward_block<kChannels>(task, stage, 0, first, count, gradient, inner_gradient, scratch);
 }
 
 // The convolution of stage 2 or 3 backwards over images [first, first + count), from the gradient after pooling
-// (`gradient`) to that of the stage before (`gradient_before`).
+// (`gradient`) to that of the previous stage (`gradient_before`).
 template <int kInputs, int kOutputs>
-void backward_entry(const BackwardTask& task, int stage, int first, int count, const Plane& gradient,
-                    const Plane& gradient_before, Scratch& scratch) {
+void backward_entry(const ImpalaTask& task, int stage, int first, int count, const Plane& gradient,
+                    const Plane& gradient_before, ImpalaScratch& scratch) {
   const Stage &before = task.geometry->stages[stage - 1], &shape = task.geometry->stages[stage];
   const int layer = stage * kLayersPerStage;
   const ptrdiff_t row = ptrdiff_t{before.width + 2} * kOutputs;
@@ -204,7 +186,7 @@ void backward_entry(const BackwardTask& task, int stage, int first, int count, c
 }
 
 // The gradient of the features through the last ReLU, as [height, width, channels].
-void read_features_gradient(const BackwardTask& task, const Plane& gradient) {
+void read_features_gradient(const ImpalaTask& task, const Plane& gradient) {
   const Stage& shape = task.geometry->stages[kStages - 1];
   const int num_pixels = shape.height * shape.width;
   for (int i = 0; i < task.num_images; i++) {
@@ -221,8 +203,8 @@ void read_features_gradient(const BackwardTask& task, const Plane& gradient) {
   }
 }
 
-void backward(const BackwardTask& task, Scratch& scratch) {
-  const Geometry& geometry = *task.geometry;
+void impala_backward(const ImpalaTask& task, ImpalaScratch& scratch) {
+  const ImpalaGeometry& geometry = *task.geometry;
   Plane gradients[kStages], inner[kStages];
   for (int stage = 0; stage < kStages; stage++) {
     const Stage& shape = geometry.stages[stage];
@@ -235,7 +217,7 @@ void backward(const BackwardTask& task, Scratch& scratch) {
   backward_blocks<kStageChannels[2]>(task, 2, 0, count, gradients[2], inner[2], scratch);
   backward_entry<kStageChannels[1], kStageChannels[2]>(task, 2, 0, count, gradients[2], gradients[1], scratch);
   backward_blocks<kStageChannels[1]>(task, 1, 0, count, gradients[1], inner[1], scratch);
-  const size_t picture = static_cast<size_t>(geometry.height) * geometry.width * kPictureChannels;
+  const size_t image_bytes = static_cast<size_t>(geometry.height) * geometry.width * kImageChannels;
   const Stage& first = geometry.stages[0];
   const Plane convolved = {scratch.convolved, ptrdiff_t{geometry.width} * kFirstChannels, 0};
   for (int i = 0; i < count; i++) {
@@ -243,9 +225,10 @@ void backward(const BackwardTask& task, Scratch& scratch) {
                                                          scratch);
     backward_blocks<kStageChannels[0]>(task, 0, i, 1, gradients[0], inner[0], scratch);
     unpool<kStageChannels[0]>(gradients[0], positions_of(task.activations, 0, i), first.height, first.width, convolved);
-    accumulate_first_gradients(task.pictures + i * picture, geometry.height, geometry.width, scratch.convolved,
+    accumulate_first_gradients(task.images + i * image_bytes, geometry.height, geometry.width, scratch.convolved,
                                task.sums.weights[0], task.sums.biases[0], scratch);
   }
 }
 
 }  // namespace
+}  // namespace rl::RL_TARGET
