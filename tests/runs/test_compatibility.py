@@ -1,8 +1,8 @@
 """A run directory of an earlier commit is read, evaluated and resumed.
 
-`recorded/ppo_cartpole` was written at commit 109fb69 by `rlcluster train ppo --env CartPole-v1 --num-envs 2 --n-steps 8
---hidden-sizes 4 --total-updates 4 --checkpoint-updates 2 --num-threads 1`, less one checkpoint. Never write it anew: add
-another one beside it when the format grows.
+`recorded/ppo_cartpole` was written at commit 109fb69, less one checkpoint, by `rlcluster train ppo --env CartPole-v1
+--num-envs 2 --n-steps 8 --hidden-sizes 4 --total-updates 4 --checkpoint-updates 2 --num-threads 1`. It is never written
+anew: when the format grows, another one is added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_an_earlier_run_is_read_whole(run: Path) -> None:
     recorded = read_run(run)
-    assert list(recorded.remarks) == []
+    assert list(recorded.warnings) == []
     assert recorded.is_finished
     assert recorded.machine["cpu_model"] == "AMD EPYC"
     assert (recorded.summary["total_updates"], recorded.summary["total_timesteps"]) == (4, 64)

@@ -30,10 +30,10 @@ def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
 
 
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
-    """Everything a reader must know before believing a figure; the runs' own remarks first."""
-    remarks = [f"{name}: {remark}" for run, name in zip(runs, names, strict=True) for remark in run.remarks]
+    """Everything a reader must know before believing a figure; the runs' own warnings first."""
+    own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
     checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
-    return remarks + [warning for check in checks if (warning := check(runs, names)) is not None]
+    return own + [warning for check in checks if (warning := check(runs, names)) is not None]
 
 
 def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
