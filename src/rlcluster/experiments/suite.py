@@ -33,7 +33,8 @@ from rlcluster.runs.files import RUNS_FOLDER, make_folders
 from rlcluster.runs.reader import RecordedRun, read_run, read_summary
 from rlcluster.runs.status import acquire_lock, is_being_written, read_state
 from rlcluster.settings.games import procgen_game
-from rlcluster.settings.loading import flatten, resume_differences
+from rlcluster.settings.loading import flatten
+from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings, budgets
 from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import clock_text, counted, say, warn

@@ -15,7 +15,7 @@ from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
 from rlcluster.runs.files import MACHINE_FILE, METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
 from rlcluster.runs.log import RunLog
 from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, write_state
-from rlcluster.settings.loading import resume_differences
+from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_json
 from rlcluster.system.errors import RankError, UserError
