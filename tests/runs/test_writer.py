@@ -527,6 +527,41 @@ def test_the_latest_run_is_the_one_begun_last_that_has_a_checkpoint(settings_for
     assert latest_run(tmp_path) == tmp_path / "a"
 
 
+def test_the_latest_run_may_keep_its_checkpoints_elsewhere(settings_for, tmp_path):
+    for begun, (name, elsewhere) in enumerate(
+        [("old", {}), ("new", {"checkpoint_dir": str(tmp_path / "checkpoints")})]
+    ):
+        with RunDirectory.create(settings_for(output_dir=str(tmp_path / "runs" / name), **elsewhere)) as run:
+            run.save(content_at(1))
+        os.utime(tmp_path / "runs" / name / "config.yaml", (begun, begun))
+    assert latest_run(tmp_path / "runs") == tmp_path / "runs" / "new"
+    assert find_checkpoint(tmp_path / "runs" / "new").parent == tmp_path / "checkpoints"
+
+
+def test_checkpoints_of_another_algorithm_in_a_shared_folder_are_not_the_runs_own(settings_for, tmp_path):
+    shared = {"checkpoint_dir": str(tmp_path / "shared")}
+    with RunDirectory.create(settings_for(output_dir=str(tmp_path / "runs/ppo"), **shared)) as run:
+        own = run.save(content_at(1))
+    a2c = load_settings(
+        "a2c",
+        flags={"output.output_dir": str(tmp_path / "runs/a2c"), "output.checkpoint_dir": shared["checkpoint_dir"]},
+    )
+    with RunDirectory.create(a2c) as run:
+        run.save({**content_at(9), "settings": a2c.to_yaml()})
+    assert find_checkpoint(tmp_path / "runs/ppo") == own
+
+
+def test_a_run_that_cannot_be_read_is_not_the_latest_and_is_named(settings_for, tmp_path, capsys):
+    for begun, name in enumerate(("old", "new")):
+        with RunDirectory.create(settings_for(output_dir=str(tmp_path / name))) as run:
+            run.save(content_at(1))
+        file = tmp_path / name / "config.yaml"
+        file.write_text(file.read_text() if name == "old" else "env: {flavour: 3}")
+        os.utime(file, (begun, begun))
+    assert latest_run(tmp_path) == tmp_path / "old"
+    assert f"passed over: {tmp_path / 'new'}: is not a run of this version" in capsys.readouterr().err
+
+
 def test_without_a_run_there_is_no_latest(tmp_path):
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"no run with a checkpoint below .*; give --checkpoint PATH or train first"):

@@ -53,9 +53,20 @@ def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
     return max(whole, key=lambda content: int(content["learner"]["steps_global"]))
 
 
+def checkpoints_of(path: Path) -> list[Path]:
+    """Of a run directory, wherever its settings keep them; or of a folder that holds checkpoints alone."""
+    if not is_run(path):
+        folders = (path, path / CHECKPOINT_FOLDER)
+        files = [file for folder in folders for file in folder.glob("*.pt")]
+        return [file for file in files if re.search(r"_(final|step_\d+)$", file.stem)]
+    settings = read_run_settings(path)
+    places = dict.fromkeys((checkpoint_folder(path, settings), path / CHECKPOINT_FOLDER, path))
+    return [file for folder in places for file in checkpoints_in(folder, settings.algorithm)]
+
+
 def has_checkpoint(run: Path) -> bool:
-    """True if the run can be resumed."""
-    return any(run.glob(f"{CHECKPOINT_FOLDER}/*.pt"))
+    """False too for what is no run."""
+    return is_run(run) and bool(checkpoints_of(run))
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -64,20 +75,22 @@ def find_checkpoint(path: Path) -> Path:
         raise UserError(f"--checkpoint {path}: there is no such file or run directory")
     if path.is_file():
         return path
-    folders = [path, path / CHECKPOINT_FOLDER]
-    if is_run(path):
-        folders.append(checkpoint_folder(path, read_run_settings(path)))
-    files = [file for folder in folders for file in folder.glob("*.pt") if re.search(r"_(final|step_\d+)$", file.stem)]
+    files = checkpoints_of(path)
     if not files:
         raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
     return max(files, key=lambda file: (_steps_of(file), file.stem.endswith("_final")))
 
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
-    """The run directory below `folder` that was begun or resumed last and has a checkpoint."""
+    """The run directory below `folder` that was begun or resumed last and has a checkpoint. What cannot be read is
+    passed over with a warning.
+    """
     for run in runs_below(folder):
-        if has_checkpoint(run):
-            return run
+        try:
+            if has_checkpoint(run):
+                return run
+        except UserError as error:
+            warn(f"passed over: {error}")
     raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
 
 
