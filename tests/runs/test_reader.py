@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path):
         recorded = read_run(run)
     finally:
         os.close(lock)
-    assert recorded.warnings == ["it is still running: the figures are those of its first 20 updates"]
+    assert recorded.warnings == ["it is still running: the metrics are those of its first 20 updates"]
 
 
 def test_a_killed_run_says_so(tmp_path):

@@ -16,7 +16,8 @@ import numpy as np
 
 from rlcluster.runs.config import read_run_settings
 from rlcluster.runs.evaluations import Evaluation, clips_of, read_evaluation
-from rlcluster.runs.files import MACHINE_FILE, SUMMARY_FILE, read_json
+from rlcluster.runs.files import SUMMARY_FILE, read_json
+from rlcluster.runs.machines import machine_warnings, read_machines
 from rlcluster.runs.metrics import Column, Metrics, find_metrics, metrics_warnings, number, read_metrics_file
 from rlcluster.runs.status import RunState, read_state
 from rlcluster.settings.games import game_name, procgen_game
@@ -35,12 +36,17 @@ class RecordedRun(NamedTuple):
     path: Path
     settings: Settings
     state: RunState | None
-    machine: Mapping[str, Any]
+    machines: Sequence[Mapping[str, Any]]  # the first one, and those it was resumed on if they differ
     metrics: Metrics
     summary: Mapping[str, Any]  # as in benchmark_metrics.json; from the metrics where that is missing or older
     evaluation: Evaluation | None
     clips: Sequence[Path]
     warnings: Sequence[str]
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The first one; empty where none is recorded."""
+        return self.machines[0] if self.machines else {}
 
     @property
     def game(self) -> str:
@@ -62,8 +68,10 @@ class RecordedRun(NamedTuple):
 
     @property
     def cores(self) -> int:
-        """Cores that the run has kept: those of its learners, and of its actors where there is room for them."""
-        return cores_used(self.summary, self.machine.get("cores_allowed"))
+        """Cores that the run has kept, in its last part: those of its learners, and of its actors where there is room
+        for them.
+        """
+        return cores_used(self.summary, self.machines[-1].get("cores_allowed") if self.machines else None)
 
     @property
     def core_hours(self) -> Column:
@@ -77,16 +85,16 @@ def read_run(path: Path) -> RecordedRun:
     warnings: list[str] = []
     metrics = read_metrics_file(find_metrics(path, settings))
     state = read_state(path)
-    machine = read_json(path / MACHINE_FILE, warnings) or {}
-    summary = summary_of(metrics, settings, machine)
+    machines = read_machines(path, warnings)
+    summary = summary_of(metrics, settings, machines[-1] if machines else {})
     written = read_json(path / SUMMARY_FILE, warnings) or {}
     if number(written.get("total_updates")) >= metrics["update"][-1]:  # else it is of an earlier part of the run
         summary |= {key: value for key, value in written.items() if _is_plausible(value, summary.get(key))}
-    warnings += [*_state_warnings(state, metrics), *metrics_warnings(metrics)]
+    warnings += [*_state_warnings(state, metrics), *metrics_warnings(metrics), *machine_warnings(machines)]
     evaluation = read_evaluation(path, settings.env.name, warnings)
     if evaluation is not None and evaluation.steps_global < STALE_EVALUATION * summary["total_timesteps"]:
         warnings.append(f"its evaluation is of a checkpoint at {evaluation.steps_global:,} steps")
-    return RecordedRun(path, settings, state, machine, metrics, summary, evaluation, clips_of(path), warnings)
+    return RecordedRun(path, settings, state, machines, metrics, summary, evaluation, clips_of(path), warnings)
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -147,7 +155,7 @@ def _state_warnings(state: RunState | None, metrics: Metrics) -> list[str]:
     if state is None:
         return ["it does not say how it ended"]
     if state.state == "running":
-        return [f"it is still running: the figures are those of its first {update} updates"]
+        return [f"it is still running: the metrics are those of its first {update} updates"]
     if state.state == "preempted":
         return [f"it was stopped ({state.reason}) after {update} updates and has not been resumed"]
     if state.state == "failed":

@@ -12,8 +12,9 @@ from typing import Any, Self
 from rlcluster.runs.checkpoint import save_checkpoint, settings_of
 from rlcluster.runs.checkpoints import checkpoint_name, checkpoints_in, newest_checkpoint, step_checkpoints
 from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
-from rlcluster.runs.files import MACHINE_FILE, METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
+from rlcluster.runs.files import METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
 from rlcluster.runs.log import RunLog
+from rlcluster.runs.machines import record_machine
 from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, write_state
 from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
@@ -101,7 +102,9 @@ class RunDirectory:
             os.close(self._lock)
 
     def write_machine_facts(self, facts: dict[str, Any]) -> None:
-        write_json(self.path / MACHINE_FILE, facts)
+        """Of the machine that begins or resumes the run; the facts of the first one are kept."""
+        update = self.restored["learner"]["updates"] if self.restored is not None else 0
+        record_machine(self.path, facts, update)
 
     def log(self, record: dict[str, Any]) -> None:
         """One JSON object per update, and the same in TensorBoard."""
