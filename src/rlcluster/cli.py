@@ -16,16 +16,15 @@ from typing import Any, NoReturn
 
 import rlcluster
 from rlcluster.settings.algorithms import ALGORITHMS
-from rlcluster.settings.loading import load_settings, read_file, resume_differences
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.resume import resumed_settings
 from rlcluster.settings.schema import (
-    CONFIG_FILE,
     MODE_NAMES,
     SettingField,
     Settings,
-    budgets,
     setting_fields,
 )
-from rlcluster.system.console import say, training_summary, warn
+from rlcluster.system.console import say, training_summary
 from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_USAGE, UserError
 from rlcluster.system.launcher import launched
 
@@ -97,36 +96,10 @@ def _given_flags(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    flags = _given_flags(options)
-    if not options.resume:
-        return load_settings(options.algorithm, options.mode, options.config, flags)
-    place = launched()
-    if place is not None and place.rank > 0:  # rank 0 reads the run, which another machine need not see
-        return load_settings(options.algorithm, options.mode or "distributed", options.config, flags)
-    folder = flags.get("output.output_dir")
-    if folder is None:
-        raise UserError("--resume: give the run to continue with --output-dir DIR")
-    file = Path(folder) / CONFIG_FILE
-    if not file.is_file():
-        raise UserError(f"--resume: {folder} is not a run directory (no {CONFIG_FILE} in it)")
-    base = read_file(file)
-    if place is not None:  # the launcher decides these anew
-        for section, key in (("parallel", "num_workers"), ("parallel", "max_restarts"), ("cluster", "num_workers")):
-            base.get(section, {}).pop(key, None)
-    old = load_settings(base=base)
-    if options.mode not in (None, old.mode) and old.traits.helpers:
-        base.get("parallel", {}).pop("num_workers", None)  # there it is ranks, here a rank's own workers
-    if options.algorithm not in (None, old.algorithm):
-        raise UserError(
-            f"--resume: {folder} is a run of {old.algorithm}, not of {options.algorithm}; leave {options.algorithm} out"
-        )
-    settings = load_settings(options.algorithm, options.mode, options.config, flags, base)
-    differences = resume_differences(old, settings)
-    if differences:
-        raise UserError("--resume: a run keeps its settings, leave these out: " + "; ".join(differences))
-    if settings.training.anneal_learning_rate and budgets(settings) != budgets(old):
-        warn("another budget stretches the annealed learning rate from here on")
-    return settings
+    from rlcluster.runs.config import settings_to_resume
+
+    given = options.algorithm, options.mode, options.config, _given_flags(options)
+    return resumed_settings(*given, settings_to_resume) if options.resume else load_settings(*given)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -285,6 +285,17 @@ def test_different_machines_are_named(tmp_path, pair):
     assert "sequential_1h: a processor, 2 cores allowed; c: another, 64 cores allowed" in warning
 
 
+def test_all_machines_and_versions_of_a_resumed_run_are_named(tmp_path):
+    first = {"cpu_model": "a processor", "cores_allowed": 2, "versions": {"rlcluster": "1", "torch": "2"}}
+    later = {"from_update": 5, "cpu_model": "another", "cores_allowed": 8, "versions": {"rlcluster": "1", "torch": "3"}}
+    one = write_run(tmp_path / "one", {}, REWARDS, machine=first)
+    two = write_run(tmp_path / "two", {}, REWARDS, machine={**first, "resumed_on": [later]})
+    own, machines, versions = warned(one, two)
+    assert own.startswith("two: it was resumed on another machine at update 5")
+    assert "one: a processor, 2 cores allowed; two: a processor, 2 cores allowed, then another, 8 cores" in machines
+    assert "two: rlcluster 1 (no commit), torch 2, then rlcluster 1 (no commit), torch 3." in versions
+
+
 def test_different_load_is_named(tmp_path, pair):
     summary = json.loads((pair[0] / "benchmark_metrics.json").read_text())
     other = write_run(tmp_path / "c", {}, REWARDS, summary={**summary, "background_load": 0.35})

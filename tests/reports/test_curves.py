@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlcluster.reports.curves import MAX_POINTS, fps_curve, mean_curve, phase_seconds, reward_curve
-from rlcluster.runs.reader import COLUMNS, Metrics
+from rlcluster.runs.metrics import COLUMNS, Metrics
 
 
 def metrics_from(**columns: list[float]) -> Metrics:

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlcluster.runs.reader import cores_used, read_metrics_file, read_run, runs_below
+from rlcluster.runs.files import runs_below
+from rlcluster.runs.metrics import read_metrics_file
+from rlcluster.runs.reader import cores_used, read_run
 from rlcluster.runs.status import RunState, acquire_lock
 from rlcluster.system.errors import UserError
 
@@ -37,7 +39,7 @@ def test_a_finished_run_is_read_whole(run):
     before = everything_in(run)
     recorded = read_run(run)
     assert recorded.game == "coinrun"
-    assert recorded.remarks == []
+    assert recorded.warnings == []
     assert recorded.summary["total_timesteps"] == 20_000
     np.testing.assert_array_equal(recorded.metrics["episode_reward_mean"], REWARDS)
     assert recorded.core_hours[-1] == pytest.approx(20 * 2 / 3600)  # 20 seconds on two cores
@@ -75,13 +77,13 @@ def test_a_broken_last_line_of_a_killed_run_is_passed_over_and_told(run):
         file.write('{"update": 21, "steps_glob')
     recorded = read_run(run)
     assert len(recorded.metrics) == 20
-    assert recorded.remarks == ["not readable, and passed over: 1 line of its metrics"]
+    assert recorded.warnings == ["not readable, and passed over: 1 line of its metrics"]
 
 
 def test_rewards_that_are_no_numbers_count_for_nothing_and_are_told(tmp_path):
     recorded = read_run(write_run(tmp_path / "run", {}, [1.0, math.nan, 3.0]))
     assert math.isnan(recorded.metrics["episode_reward_mean"][1])
-    assert recorded.remarks == ["some of its rewards are not numbers; those updates count for nothing in the curves"]
+    assert recorded.warnings == ["some of its rewards are not numbers; those updates count for nothing in the curves"]
 
 
 def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path):
@@ -92,13 +94,13 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path):
         recorded = read_run(run)
     finally:
         os.close(lock)
-    assert recorded.remarks == ["it is still running: the figures are those of its first 20 updates"]
+    assert recorded.warnings == ["it is still running: the metrics are those of its first 20 updates"]
 
 
 def test_a_killed_run_says_so(tmp_path):
     state = RunState("running", 20_000, 20)._asdict()
     recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, state=state))
-    assert recorded.remarks == ["it failed after 20 updates: its process ended without a word"]
+    assert recorded.warnings == ["it failed after 20 updates: its process ended without a word"]
 
 
 def test_the_summary_of_an_unfinished_run_comes_from_its_metrics(tmp_path):
@@ -126,7 +128,7 @@ def test_a_half_written_file_is_passed_over_and_told(run):
     recorded = read_run(run)
     assert recorded.machine == {}
     assert recorded.summary["total_updates"] == 20
-    assert recorded.remarks == [
+    assert recorded.warnings == [
         "its machine.json is not readable and was passed over",
         "its benchmark_metrics.json is not readable and was passed over",
     ]
@@ -140,7 +142,7 @@ def test_the_evaluation_of_the_furthest_checkpoint_counts(run):
     assert recorded.evaluation is not None
     assert recorded.evaluation.results["test"]["reward_mean"] == 7.0
     assert recorded.evaluation.gap == pytest.approx(1.5)
-    assert recorded.remarks == ["its evaluation_c.json is no evaluation and was passed over"]
+    assert recorded.warnings == ["its evaluation_c.json is no evaluation and was passed over"]
 
 
 def test_a_log_of_the_other_format_has_its_time_from_its_updates(tmp_path):
@@ -217,7 +219,7 @@ def test_levels_of_two_evaluations_of_one_checkpoint_come_together(run):
 
 def test_an_evaluation_of_an_early_checkpoint_is_told(tmp_path):
     recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, evaluation=evaluation_of(5.0, steps=4_000)))
-    assert recorded.remarks == ["its evaluation is of a checkpoint at 4,000 steps"]
+    assert recorded.warnings == ["its evaluation is of a checkpoint at 4,000 steps"]
 
 
 def test_a_task_is_the_game_and_what_its_environment_has_of_its_own(tmp_path):

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rlcluster.runs.status import STATE_FILE, RunState, is_being_written, read_state
+from rlcluster.runs.files import STATE_FILE
+from rlcluster.runs.status import RunState, is_being_written, read_state
 from rlcluster.runs.writer import RunDirectory
 from rlcluster.settings.loading import load_settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, RankError
 
 
 def run_in(folder: Path) -> RunDirectory:
-    return RunDirectory(load_settings(flags={"env.name": "CartPole-v1", "output.output_dir": str(folder)}))
+    return RunDirectory.create(load_settings(flags={"env.name": "CartPole-v1", "output.output_dir": str(folder)}))
 
 
 def state_of(folder: Path) -> RunState:

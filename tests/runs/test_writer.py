@@ -13,10 +13,12 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlcluster.runs.checkpoint import load_checkpoint
-from rlcluster.runs.fields import TAGS
-from rlcluster.runs.reader import read_metrics
-from rlcluster.runs.status import default_path, read_state, write_state
-from rlcluster.runs.writer import RunDirectory, find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
+from rlcluster.runs.checkpoints import find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
+from rlcluster.runs.event_file import TAGS
+from rlcluster.runs.files import default_path
+from rlcluster.runs.metrics import read_metrics
+from rlcluster.runs.status import read_state, write_state
+from rlcluster.runs.writer import RunDirectory, open_run
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_STORAGE, UserError
@@ -74,7 +76,7 @@ def in_mode(settings: Settings, mode: str) -> Settings:
 
 
 def test_a_run_has_the_promised_layout(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.write_machine_facts({"cpu_model": "test"})
         run.log(record_at(1))
         run.save(content_at(1))
@@ -97,7 +99,7 @@ def test_a_run_has_the_promised_layout(settings_for, folder):
 
 def test_what_is_written_can_be_read(settings_for, folder):
     settings = settings_for()
-    with RunDirectory(settings) as run:
+    with RunDirectory.create(settings) as run:
         assert run.path == folder
         assert run.restored is None
         run.write_machine_facts({"cpu_model": "test", "cores": 2})
@@ -115,14 +117,14 @@ def test_what_is_written_can_be_read(settings_for, folder):
 
 
 def test_a_record_is_on_disk_as_soon_as_it_is_logged(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.log(record_at(1))
         assert read_metrics(folder / "logs" / "PPO_Sequential" / "metrics.jsonl") == [record_at(1)]
 
 
 def test_checkpoints_and_logs_may_be_kept_elsewhere(settings_for, folder, tmp_path):
     settings = settings_for(checkpoint_dir=str(tmp_path / "c"), log_dir=str(tmp_path / "l"))
-    with RunDirectory(settings) as run:
+    with RunDirectory.create(settings) as run:
         run.log(record_at(1))
         run.save(content_at(1))
     assert files_in(folder) == ["config.yaml", "run_state.json"]
@@ -147,13 +149,13 @@ def test_an_existing_run_is_refused_and_left_as_it_was(settings_for, folder):
     (folder / "notes.txt").write_text("mine")
     message = f"output.output_dir={folder} exists; continue it with --resume, or choose another --output-dir"
     with pytest.raises(UserError, match=re.escape(message)):
-        RunDirectory(settings_for())
+        RunDirectory.create(settings_for())
     assert files_in(folder) == ["notes.txt"]
 
 
 def test_an_empty_directory_is_taken(settings_for, folder):
     folder.mkdir()
-    with RunDirectory(settings_for()):
+    with RunDirectory.create(settings_for()):
         pass
     assert "config.yaml" in files_in(folder)
 
@@ -161,24 +163,24 @@ def test_an_empty_directory_is_taken(settings_for, folder):
 def test_a_file_in_place_of_the_directory_is_refused(settings_for, folder):
     folder.write_text("mine")
     with pytest.raises(UserError, match="exists; continue it with --resume"):
-        RunDirectory(settings_for())
+        RunDirectory.create(settings_for())
     assert folder.read_text() == "mine"
 
 
 @pytest.mark.parametrize(("setting", "kind"), [("checkpoint_dir", "checkpoints"), ("log_dir", "the metrics")])
 def test_checkpoints_and_metrics_of_another_run_are_refused(settings_for, tmp_path, setting, kind):
     elsewhere = {setting: str(tmp_path / "shared")}
-    with RunDirectory(settings_for(**elsewhere)) as run:
+    with RunDirectory.create(settings_for(**elsewhere)) as run:
         run.save(content_at(1))
     with pytest.raises(UserError, match=f"output.{setting}=.* holds {kind} of a run"):
-        RunDirectory(settings_for(output_dir=str(tmp_path / "another"), **elsewhere))
+        RunDirectory.create(settings_for(output_dir=str(tmp_path / "another"), **elsewhere))
     assert not (tmp_path / "another").exists()
 
 
 def test_a_directory_that_cannot_be_made_is_a_storage_error(settings_for, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="Not a directory") as caught:
-        RunDirectory(settings_for(output_dir=str(tmp_path / "file" / "run")))
+        RunDirectory.create(settings_for(output_dir=str(tmp_path / "file" / "run")))
     assert caught.value.exit_code == EXIT_STORAGE == 74
 
 
@@ -186,12 +188,12 @@ def test_a_directory_that_cannot_be_made_is_a_storage_error(settings_for, tmp_pa
 
 
 def test_a_second_writer_is_refused_while_the_first_holds_the_run(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
         with pytest.raises(UserError, match=f"{folder} is being written by another process; wait for it"):
-            RunDirectory(settings_for(), resume=True)
+            RunDirectory.resume(settings_for())
         run.log(record_at(2))  # the first is not disturbed
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 1
 
 
@@ -201,30 +203,30 @@ def test_a_writer_that_dies_without_a_word_lets_go_of_the_run(settings_for, fold
 import os, sys
 from rlcluster.settings.loading import load_settings
 from rlcluster.runs.writer import RunDirectory
-run = RunDirectory(load_settings(file=sys.argv[1]))
+run = RunDirectory.create(load_settings(file=sys.argv[1]))
 run.save({"settings": run.settings.to_yaml(), "learner": {"updates": 1, "steps_global": 128}})
 os._exit(9)
 """
     file = folder.parent / "settings.yaml"
     file.write_text(settings_for().to_yaml())
     assert subprocess.run([sys.executable, "-c", script, str(file)], check=False).returncode == 9
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 1
 
 
 def test_a_run_that_could_not_be_resumed_is_not_held(settings_for, folder):
-    with RunDirectory(settings_for()):
+    with RunDirectory.create(settings_for()):
         pass
     for _ in range(2):
         with pytest.raises(UserError, match="there is no usable checkpoint"):
-            RunDirectory(settings_for(), resume=True)
+            RunDirectory.resume(settings_for())
 
 
 # Checkpoints
 
 
 def test_only_the_newest_periodic_checkpoints_are_kept(settings_for, folder):
-    with RunDirectory(settings_for(keep_checkpoints=2)) as run:
+    with RunDirectory.create(settings_for(keep_checkpoints=2)) as run:
         for update in (8, 9, 10, 11):  # 1024, 1152, 1280, 1408: by number, not by name
             assert run.save(content_at(update)).exists()
     kept = step_checkpoints(folder / "checkpoints", "ppo")
@@ -240,7 +242,7 @@ def test_periodic_checkpoints_are_ordered_by_number_and_foreign_files_are_passed
 
 
 def test_the_final_checkpoint_does_not_count_among_those_kept_and_is_never_dropped(settings_for, folder):
-    with RunDirectory(settings_for(keep_checkpoints=1)) as run:
+    with RunDirectory.create(settings_for(keep_checkpoints=1)) as run:
         run.save(content_at(1), final=True)
         for update in (2, 3, 4):
             run.save(content_at(update))
@@ -249,21 +251,21 @@ def test_the_final_checkpoint_does_not_count_among_those_kept_and_is_never_dropp
 
 @pytest.mark.parametrize(("final", "periodic", "furthest"), [(3, [1, 2], 3), (2, [1, 3], 3), (None, [9, 10], 10)])
 def test_a_resumed_run_goes_on_from_the_furthest_checkpoint(settings_for, final, periodic, furthest):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         for update in periodic:
             run.save(content_at(update))
         if final is not None:
             run.save(content_at(final), final=True)
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == furthest
         assert run.restored["learner"]["weight"].tolist() == [furthest] * 4
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(settings_for, folder, capsys):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         files = [run.save(content_at(update)) for update in (1, 2, 3)]
     damage(files[2])
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 2
     warning = capsys.readouterr().err
     assert warning.startswith(f"warning: {files[2]}: is not a whole checkpoint")
@@ -272,24 +274,24 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(settings_f
 
 
 def test_a_damaged_final_checkpoint_falls_back_to_a_periodic_one(settings_for, capsys):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
         damage(run.save(content_at(2), final=True))
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 1
     assert "ppo_sequential_final.pt" in capsys.readouterr().err
 
 
 def test_a_whole_checkpoint_is_taken_in_silence(settings_for, capsys):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
-    with RunDirectory(settings_for(), resume=True):
+    with RunDirectory.resume(settings_for()):
         pass
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_run_with_damaged_checkpoints_only_cannot_be_resumed(settings_for, folder, capsys):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         for update in (1, 2):
             damage(run.save(content_at(update)))
     expected = (
@@ -301,13 +303,13 @@ def test_a_run_with_damaged_checkpoints_only_cannot_be_resumed(settings_for, fol
 
 
 def test_a_new_checkpoint_is_not_dropped_in_favour_of_a_damaged_one(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
         damage(run.save(content_at(9)))
-    with RunDirectory(settings_for(keep_checkpoints=1), resume=True) as run:
+    with RunDirectory.resume(settings_for(keep_checkpoints=1)) as run:
         saved = run.save(content_at(2))
     assert saved.exists()
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 2
 
 
@@ -315,12 +317,12 @@ def test_a_new_checkpoint_is_not_dropped_in_favour_of_a_damaged_one(settings_for
 
 
 def test_metrics_beyond_the_checkpoint_are_dropped_on_resume(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         for update in (1, 2, 3, 4):
             run.log(record_at(update))
             if update == 2:
                 run.save(content_at(2))
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         run.log({**record_at(3), "fps": 7.0})
     records = read_metrics(folder / "logs" / "PPO_Sequential" / "metrics.jsonl")
     assert records == [record_at(1), record_at(2), {**record_at(3), "fps": 7.0}]
@@ -328,22 +330,22 @@ def test_metrics_beyond_the_checkpoint_are_dropped_on_resume(settings_for, folde
 
 @pytest.mark.parametrize("tail", [b'{"update": 3, "steps_gl', b"\x00" * 20, b"\xff\xfe", b"\n"])
 def test_a_broken_end_of_the_metrics_is_dropped_on_resume(settings_for, folder, tail):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.log(record_at(1))
         run.log(record_at(2))
         run.save(content_at(2))
     metrics = folder / "logs" / "PPO_Sequential" / "metrics.jsonl"
     with metrics.open("ab") as file:
         file.write(tail)
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         run.log(record_at(3))
     assert read_metrics(metrics) == [record_at(1), record_at(2), record_at(3)]
 
 
 def test_the_settings_of_the_resumed_run_are_written_anew(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
-    with RunDirectory(settings_for(keep_checkpoints=7), resume=True):
+    with RunDirectory.resume(settings_for(keep_checkpoints=7)):
         pass
     assert load_settings(file=folder / "config.yaml").output.keep_checkpoints == 7
 
@@ -353,7 +355,7 @@ def test_the_settings_of_the_resumed_run_are_written_anew(settings_for, folder):
 
 def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
     with pytest.raises(UserError, match=r"PPO_Sequential cannot be written .*; free space and --resume") as caught:  # noqa: SIM117
-        with RunDirectory(settings_for()) as run, disk_full_after(4000):
+        with RunDirectory.create(settings_for()) as run, disk_full_after(4000):
             for update in range(1, 200):
                 run.log({**record_at(update), "filler": "x" * 100})
     assert caught.value.exit_code == EXIT_STORAGE
@@ -362,7 +364,7 @@ def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
 
 def test_a_disk_that_is_still_full_when_the_run_closes_does_not_hide_the_error(settings_for):
     with disk_full_after(4000), pytest.raises(UserError, match=r"PPO_Sequential cannot be written"):  # noqa: SIM117
-        with RunDirectory(settings_for()) as run:
+        with RunDirectory.create(settings_for()) as run:
             for update in range(1, 200):
                 run.log({**record_at(update), "filler": "x" * 100})
 
@@ -370,34 +372,34 @@ def test_a_disk_that_is_still_full_when_the_run_closes_does_not_hide_the_error(s
 def test_a_disk_too_full_for_the_events_is_a_storage_error(settings_for):
     record = dict.fromkeys(TAGS, 1)
     with disk_full_after(5000), pytest.raises(UserError, match="cannot be written"):  # noqa: SIM117
-        with RunDirectory(settings_for()) as run:
+        with RunDirectory.create(settings_for()) as run:
             for update in range(10):  # 4160 bytes of metrics, 5689 of events
                 run.log({**record, "update": 1, "steps_global": 128, "fps": update / 2})
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_set_aside_as_damaged(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
     unreadable = folder / "checkpoints" / "ppo_sequential_step_999.pt"
     unreadable.mkdir()
     with pytest.raises(UserError, match="cannot be read"):
-        RunDirectory(settings_for(), resume=True)
+        RunDirectory.resume(settings_for())
     assert unreadable.exists()
 
 
 def test_a_checkpoint_of_other_settings_is_refused(settings_for):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save({**content_at(1), "settings": load_settings(flags={"env.name": "Acrobot-v1"}).to_yaml()})
     with pytest.raises(UserError, match=r"other settings: env.name=CartPole-v1 but the run has Acrobot-v1"):
-        RunDirectory(settings_for(), resume=True)
+        RunDirectory.resume(settings_for())
 
 
 def test_a_run_that_goes_on_in_another_mode_keeps_one_log_and_all_its_checkpoints(settings_for, folder):
     settings = settings_for(keep_checkpoints=2)
-    with RunDirectory(settings) as run:
+    with RunDirectory.create(settings) as run:
         run.log(record_at(1))
         run.save(content_at(1))
-    with RunDirectory(in_mode(settings, "parallel"), resume=True) as run:
+    with RunDirectory.resume(in_mode(settings, "parallel")) as run:
         assert run.restored["learner"]["updates"] == 1
         run.log(record_at(2))
         run.save(content_at(2))
@@ -409,48 +411,74 @@ def test_a_run_that_goes_on_in_another_mode_keeps_one_log_and_all_its_checkpoint
 
 def test_a_run_of_another_mode_does_not_share_its_checkpoints(settings_for, tmp_path):
     shared = str(tmp_path / "shared")
-    with RunDirectory(settings_for(output_dir=str(tmp_path / "one"), checkpoint_dir=shared)) as run:
+    with RunDirectory.create(settings_for(output_dir=str(tmp_path / "one"), checkpoint_dir=shared)) as run:
         run.save(content_at(9))
     other = in_mode(settings_for(output_dir=str(tmp_path / "other"), checkpoint_dir=shared), "parallel")
     with pytest.raises(UserError, match="holds checkpoints of a run"):
-        RunDirectory(other)
+        RunDirectory.create(other)
 
 
 def test_a_refused_writer_in_another_mode_leaves_the_log_where_it_is(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.log(record_at(1))
         run.save(content_at(1))
         with pytest.raises(UserError, match="is being written by another process"):
-            RunDirectory(in_mode(settings_for(), "parallel"), resume=True)
+            RunDirectory.resume(in_mode(settings_for(), "parallel"))
     assert files_in(folder / "logs") == ["PPO_Sequential"]
 
 
 def test_a_restarted_run_goes_on_from_its_checkpoint_or_begins_anew_without_one(settings_for, folder):
     settings = settings_for()
-    with RunDirectory(settings):
+    with RunDirectory.create(settings):
         pass  # it failed before the first checkpoint
-    with RunDirectory(settings, restarts=1) as run:
+    with RunDirectory.restart(settings, restarts=1) as run:
         assert run.restored is None
         run.save(content_at(2))
-    with RunDirectory(settings, restarts=2) as run:
+    with RunDirectory.restart(settings, restarts=2) as run:
         assert run.restored["learner"]["updates"] == 2
     assert read_state(folder).restarts == 2
 
 
 def test_a_restart_never_takes_over_a_run_that_another_process_has_begun(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(2))
     write_state(folder, read_state(folder)._replace(parent=1))
     with pytest.raises(UserError, match="exists; continue it with --resume"):
-        RunDirectory(settings_for(), restarts=1)
+        RunDirectory.restart(settings_for(), restarts=1)
+
+
+def test_a_restart_that_begins_again_drops_what_was_logged_before(settings_for, folder):
+    with RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
+    with RunDirectory.restart(settings_for(), restarts=1) as run:
+        run.log({**record_at(1), "fps": 7.0})
+    assert read_metrics(folder / "logs/PPO_Sequential/metrics.jsonl") == [{**record_at(1), "fps": 7.0}]
+
+
+def test_a_restart_whose_run_was_never_begun_creates_it(settings_for, folder):
+    with RunDirectory.restart(settings_for(), restarts=1) as run:
+        assert run.restored is None
+    assert read_state(folder).restarts == 1
+
+
+def test_a_restart_of_a_resumed_run_resumes_though_its_directory_exists(settings_for):
+    with open_run(settings_for(), resume=False, restarts=0) as run:
+        run.save(content_at(1))
+    for restarts in (0, 1):
+        with open_run(settings_for(), resume=True, restarts=restarts) as run:
+            assert run.restored["learner"]["updates"] == 1
+    with open_run(settings_for(), resume=False, restarts=1) as run:
+        assert run.restored["learner"]["updates"] == 1
+    with pytest.raises(UserError, match="exists; continue it with --resume"):
+        open_run(settings_for(), resume=False, restarts=0)
 
 
 def test_half_written_files_of_a_killed_process_are_removed_on_resume(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
     leftover = folder / "checkpoints" / ".ppo_sequential_step_256.pt.4711.tmp"
     leftover.touch()
-    with RunDirectory(settings_for(), resume=True):
+    with RunDirectory.resume(settings_for()):
         assert not leftover.exists()
 
 
@@ -458,21 +486,21 @@ def test_half_written_files_of_a_killed_process_are_removed_on_resume(settings_f
 
 
 def test_a_checkpoint_file_means_itself(settings_for):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         file = run.save(content_at(1))
         run.save(content_at(2), final=True)
     assert find_checkpoint(file) == file
 
 
 def test_a_run_means_its_final_checkpoint(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
         final = run.save(content_at(2), final=True)
     assert find_checkpoint(folder) == find_checkpoint(folder / "checkpoints") == final
 
 
 def test_an_unfinished_run_means_its_latest_checkpoint(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.save(content_at(9))
         latest = run.save(content_at(10))  # 1280 comes after 1152, though its name does not
     assert find_checkpoint(folder) == latest
@@ -492,11 +520,46 @@ def test_a_directory_without_checkpoints_means_none(tmp_path):
 
 def test_the_latest_run_is_the_one_begun_last_that_has_a_checkpoint(settings_for, tmp_path):
     for begun, (name, has_checkpoint) in enumerate([("b", True), ("a", True), ("c", False)]):
-        with RunDirectory(settings_for(output_dir=str(tmp_path / name))) as run:
+        with RunDirectory.create(settings_for(output_dir=str(tmp_path / name))) as run:
             if has_checkpoint:
                 run.save(content_at(1))
         os.utime(tmp_path / name / "config.yaml", (begun, begun))
     assert latest_run(tmp_path) == tmp_path / "a"
+
+
+def test_the_latest_run_may_keep_its_checkpoints_elsewhere(settings_for, tmp_path):
+    for begun, (name, elsewhere) in enumerate(
+        [("old", {}), ("new", {"checkpoint_dir": str(tmp_path / "checkpoints")})]
+    ):
+        with RunDirectory.create(settings_for(output_dir=str(tmp_path / "runs" / name), **elsewhere)) as run:
+            run.save(content_at(1))
+        os.utime(tmp_path / "runs" / name / "config.yaml", (begun, begun))
+    assert latest_run(tmp_path / "runs") == tmp_path / "runs" / "new"
+    assert find_checkpoint(tmp_path / "runs" / "new").parent == tmp_path / "checkpoints"
+
+
+def test_checkpoints_of_another_algorithm_in_a_shared_folder_are_not_the_runs_own(settings_for, tmp_path):
+    shared = {"checkpoint_dir": str(tmp_path / "shared")}
+    with RunDirectory.create(settings_for(output_dir=str(tmp_path / "runs/ppo"), **shared)) as run:
+        own = run.save(content_at(1))
+    a2c = load_settings(
+        "a2c",
+        flags={"output.output_dir": str(tmp_path / "runs/a2c"), "output.checkpoint_dir": shared["checkpoint_dir"]},
+    )
+    with RunDirectory.create(a2c) as run:
+        run.save({**content_at(9), "settings": a2c.to_yaml()})
+    assert find_checkpoint(tmp_path / "runs/ppo") == own
+
+
+def test_a_run_that_cannot_be_read_is_not_the_latest_and_is_named(settings_for, tmp_path, capsys):
+    for begun, name in enumerate(("old", "new")):
+        with RunDirectory.create(settings_for(output_dir=str(tmp_path / name))) as run:
+            run.save(content_at(1))
+        file = tmp_path / name / "config.yaml"
+        file.write_text(file.read_text() if name == "old" else "env: {flavour: 3}")
+        os.utime(file, (begun, begun))
+    assert latest_run(tmp_path) == tmp_path / "old"
+    assert f"passed over: {tmp_path / 'new'}: is not a run of this version" in capsys.readouterr().err
 
 
 def test_without_a_run_there_is_no_latest(tmp_path):
@@ -516,7 +579,7 @@ def events_of(folder: Path) -> EventAccumulator:
 
 def test_tensorboard_reads_every_number_of_the_log(settings_for, folder):
     numbers = {name: float(position) for position, name in enumerate(TAGS)}
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         run.log({"update": 1, "steps_global": 128, **numbers})
         run.log({"update": 2, "steps_global": 256, **numbers, "fps": 50.0, "episode_reward_mean": None})
     events = events_of(folder)
@@ -531,11 +594,11 @@ def test_tensorboard_reads_every_number_of_the_log(settings_for, folder):
 
 
 def test_tensorboard_does_not_show_what_was_beyond_the_checkpoint(settings_for, folder):
-    with RunDirectory(settings_for()) as run:
+    with RunDirectory.create(settings_for()) as run:
         for update in (1, 2, 3, 4):
             run.log(record_at(update))
         run.save(content_at(2))
-    with RunDirectory(settings_for(), resume=True) as run:
+    with RunDirectory.resume(settings_for()) as run:
         run.log({**record_at(3), "fps": 7.0})
     events = events_of(folder).Scalars("speed/fps")
     assert [(event.step, event.value) for event in events] == [(128, 101.0), (256, 102.0), (384, 7.0)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from rlcluster.settings.loading import load_settings, read_file, resume_differences
+from rlcluster.settings.loading import load_settings, read_file
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_USAGE, UserError
 
@@ -570,57 +570,6 @@ def test_a_huge_number_of_steps_is_judged_at_once(refusal):
         "training: {n_steps: 1e15}"
     )
     assert "batch_size=1000" in refusal("training: {n_steps: 1048576, batch_size: 1000}")
-
-
-# Resuming
-
-
-def test_a_resumed_run_may_change_its_length_threads_and_storage(load):
-    old = load_settings()
-    text = """
-        training: {duration: 90s}
-        hardware: {num_threads: 1}
-        output: {output_dir: a, checkpoint_seconds: 1, checkpoint_updates: 2, keep_checkpoints: 1}
-        """
-    assert resume_differences(old, load(text)) == []
-
-
-def test_a_resumed_run_may_not_change_what_is_computed(load):
-    new = load("algorithm: ppo\nenv: {seed: 1}\ntraining: {learning_rate: 1e-3, batch_size: 512}")
-    assert resume_differences(load_settings(), new) == [
-        "env.seed=1 but the run has 42",
-        "training.batch_size=512 but the run has 1024",
-        "training.learning_rate=0.001 but the run has 0.0005",
-    ]
-
-
-def test_a_resumed_run_may_not_change_its_algorithm():
-    differences = resume_differences(load_settings("ppo"), load_settings("a2c"))
-    assert "algorithm=a2c but the run has ppo" in differences
-
-
-def test_the_same_batch_written_in_another_way_is_no_difference(load):
-    assert resume_differences(load("training: {n_minibatches: 4}"), load("training: {batch_size: 1024}")) == []
-
-
-def test_a_budget_flag_replaces_the_budgets_of_the_run_that_is_resumed():
-    base = load_settings(flags={"training.total_timesteps": "4096"}).to_dict()
-    training = load_settings(flags={"training.total_updates": "9"}, base=base).training
-    assert (training.total_timesteps, training.total_updates) == (None, 9)
-
-
-@pytest.mark.parametrize("file", RUN_CONFIGS, ids=lambda file: file.name)
-def test_a_run_resumes_with_the_very_file_it_was_started_with(file):
-    first = load_settings(file=file)
-    resumed = load_settings(file=file, base=yaml.load(first.to_yaml(), Loader=yaml.BaseLoader))
-    assert resume_differences(first, resumed) == []
-
-
-def test_a_run_that_chose_its_network_resumes_with_a_file_that_leaves_the_choice_open(load):
-    text = "env: {name: CartPole-v1}\npolicy: {network: null}"
-    started = load(text, flags={"policy.network": "mlp"})  # what train() writes into the run
-    resumed = load(text, base=yaml.load(started.to_yaml(), Loader=yaml.BaseLoader))
-    assert resume_differences(started, resumed) == []
 
 
 def test_environments_of_each_worker_given_as_a_flag_replace_the_total_of_the_file(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import yaml
 
 from rlcluster import environments
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
-from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint
-from rlcluster.runs.writer import find_checkpoint, latest_run
+from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, settings_of
+from rlcluster.runs.checkpoints import find_checkpoint, latest_run
+from rlcluster.runs.evaluations import write_evaluation
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings, KernelsName, Settings
-from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
@@ -91,7 +89,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
             "deterministic": options.deterministic,
             "seed": options.seed,
         }
-        write_atomically(Path(options.json), (json.dumps({**facts, "results": results}, indent=2) + "\n").encode())
+        write_evaluation(Path(options.json), facts, results)
         say(f"Results written to: {options.json}")
     return 0
 
@@ -100,7 +98,7 @@ def load_agent(path: Path, env_name: str | None = None) -> Agent:
     """The policy of a checkpoint, for the environment it was trained on or another one that fits it."""
     content = load_checkpoint(path)
     try:
-        settings = Settings.model_validate(yaml.safe_load(content["settings"]))
+        settings = settings_of(content)
         parameters = content["learner"]["parameters"]
         steps_global = content["learner"]["steps_global"]
     except (KeyError, ValueError, TypeError):

@@ -18,8 +18,8 @@ from rlcluster.experiments.commands import failure_text, rlcluster_command, run_
 from rlcluster.experiments.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.experiments.scaling_statistics import RunRow, State, medians, summarise
 from rlcluster.networks import policy
-from rlcluster.runs.reader import METRICS_FILE, read_metrics
-from rlcluster.runs.status import make_folders, refuse_occupied
+from rlcluster.runs.files import make_folders, refuse_occupied
+from rlcluster.runs.metrics import copy_metrics
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import cores, machine
@@ -190,10 +190,7 @@ def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> R
     name = f"{case.scaling}_workers_{case.world_size}_repeat_{repeat}"
     run, log = request.output_dir / "runs" / name, request.output_dir / "logs" / f"{name}.jsonl"
     exit_code, errors = run_to_its_end(training_command(case, run), stop)
-    metrics = run / "logs" / case.settings.log_name / METRICS_FILE
-    if metrics.exists():
-        write_atomically(log, metrics.read_bytes())
-    records = read_metrics(log)
+    records = copy_metrics(run, case.settings, log)
     measured = medians(records, request.warmup_iters)
     state, error = _state(exit_code, errors, measured.fps is not None, stop)
     if state == "failed" and errors:

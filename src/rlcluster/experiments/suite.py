@@ -26,17 +26,21 @@ from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.comparison_text import score_lines, table_text
 from rlcluster.reports.reference import ranges
-from rlcluster.runs.reader import CLIP_FILES, SUMMARY_FILE, RecordedRun, read_run
-from rlcluster.runs.status import RUNS_FOLDER, acquire_lock, is_being_written, make_folders, read_state
+from rlcluster.runs.checkpoints import has_checkpoint
+from rlcluster.runs.config import read_run_settings
+from rlcluster.runs.evaluations import clip_file, clips_of, episodes_evaluated, evaluation_file
+from rlcluster.runs.files import RUNS_FOLDER, make_folders
+from rlcluster.runs.reader import RecordedRun, read_run, read_summary
+from rlcluster.runs.status import acquire_lock, is_being_written, read_state
 from rlcluster.settings.games import procgen_game
-from rlcluster.settings.loading import flatten, load_settings, resume_differences
-from rlcluster.settings.schema import CONFIG_FILE, Settings, budgets
+from rlcluster.settings.loading import flatten
+from rlcluster.settings.resume import resume_differences
+from rlcluster.settings.schema import Settings, budgets
 from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import clock_text, counted, say, warn
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.signals import StopRequest
 
-EVALUATION = "evaluation.json"
 SPEED_SETTINGS = ("parallel.num_workers", "parallel.workers_per_rank", "hardware.num_threads", "hardware.kernels")
 SUITE_FILE = "suite.json"
 LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
@@ -111,12 +115,8 @@ class _SuiteRun:
         plan, path = self._suite.plan.evaluation, self._path(cell)
         if plan.num_episodes == 0:
             return True
-        try:
-            results = json.loads((path / EVALUATION).read_text())["results"].values()
-        except (OSError, ValueError):
-            return False
-        is_clip_there = not plan.video or any(path.glob(CLIP_FILES))
-        return is_clip_there and all(result["episodes"] == plan.num_episodes for result in results)
+        is_clip_there = not plan.video or bool(clips_of(path))
+        return is_clip_there and episodes_evaluated(path) == {plan.num_episodes}
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / "runs" / cell.name
@@ -156,7 +156,7 @@ class _SuiteRun:
     def _training_command(self, cell: Cell) -> list[str]:
         """A run that was stopped goes on; one that has nothing to go on from is put aside, and begun again."""
         path = self._path(cell)
-        if any(path.glob("checkpoints/*.pt")):
+        if has_checkpoint(path):
             return rlcluster_command("train", "--resume", "--output-dir", str(path))
         if path.exists():
             aside = next(
@@ -170,9 +170,9 @@ class _SuiteRun:
     def _evaluation_command(self, cell: Cell) -> list[str]:
         plan, path, env = self._suite.plan.evaluation, self._path(cell), cell.settings.env
         levels = "train" if env.distribution_mode == "exploration" and procgen_game(env.name) else "both"
-        arguments = ["--levels", levels, "--num-episodes", str(plan.num_episodes), "--json", str(path / EVALUATION)]
+        arguments = ["--levels", levels, "--num-episodes", str(plan.num_episodes), "--json", str(evaluation_file(path))]
         if plan.video:
-            arguments += ["--video", str(path / "play.mp4")]
+            arguments += ["--video", str(clip_file(path))]
         if cell.settings.hardware.num_threads is not None and cell.settings.mode == "sequential":
             arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
         return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
@@ -211,7 +211,7 @@ class _SuiteRun:
     def _outcome_text(self, cell: Cell, outcome: Outcome, pending: Sequence[Cell]) -> str:
         if outcome.state != "finished":
             return f"{outcome.state}: {outcome.error}"
-        summary = json.loads((self._path(cell) / SUMMARY_FILE).read_text())
+        summary = read_summary(self._path(cell))
         reward = summary["final_reward"]
         text = f"{summary['average_fps']:,.0f} fps, reward {'-' if reward is None else f'{reward:.2f}'}"
         remaining = self._remaining_seconds(pending)
@@ -308,9 +308,9 @@ def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
         path = folder / "runs" / cell.name
         if is_being_written(path):
             raise UserError(f"{path} is being written by another process; wait for it, or end it")
-        if not (path / CONFIG_FILE).is_file() or not any(path.glob("checkpoints/*.pt")):
+        if not has_checkpoint(path):
             continue
-        differences = _differences(load_settings(file=path / CONFIG_FILE), cell.settings)
+        differences = _differences(read_run_settings(path), cell.settings)
         if differences:
             raise UserError(
                 f"{path} was made with other settings than the plan's: {'; '.join(differences)}; choose another "

@@ -11,8 +11,10 @@ from rlcluster.reports.comparison_text import report_text, score_lines, table_te
 from rlcluster.reports.drawing import FORMATS, check_format
 from rlcluster.reports.figures import draw_comparison, draw_run
 from rlcluster.reports.page import page_text
-from rlcluster.runs.reader import RecordedRun, read_metrics_file, read_run, read_run_settings, runs_below
-from rlcluster.runs.status import RUNS_FOLDER
+from rlcluster.runs.config import read_run_settings
+from rlcluster.runs.files import RUNS_FOLDER, runs_below
+from rlcluster.runs.metrics import read_metrics_file
+from rlcluster.runs.reader import RecordedRun, read_run
 from rlcluster.settings.games import game_name
 from rlcluster.settings.schema import MODE_NAMES
 from rlcluster.system.atomic_file import write_atomically, write_json
@@ -165,8 +167,8 @@ def plot_command(run: Path | None, log_file: Path | None, output: Path | None, w
         metrics, env, place = recorded.metrics, settings.env, run.resolve()
         steps = f"{recorded.summary['total_timesteps']:,} steps"
         title = f"{settings.log_name} on {settings.env.name}, seed {settings.env.seed}: {steps}"
-        for remark in recorded.remarks:
-            warn(remark)
+        for warning in recorded.warnings:
+            warn(warning)
     else:
         assert log_file is not None
         metrics, env, place = read_metrics_file(log_file), None, log_file.resolve().parent

@@ -17,7 +17,8 @@ from rlcluster.reports.curves import Curve, reward_curve
 from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
 from rlcluster.reports.reference import Range
 from rlcluster.reports.statistics import Interval, Verdict
-from rlcluster.runs.reader import WINDOW, Column, RecordedRun
+from rlcluster.runs.metrics import Column
+from rlcluster.runs.reader import WINDOW, RecordedRun
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.loading import flatten
 from rlcluster.system.errors import UserError

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlcluster.reports.statistics import NORMAL_QUANTILE
-from rlcluster.runs.reader import Column, Metrics
+from rlcluster.runs.metrics import Column, Metrics
 
 MAX_POINTS = 100
 MIN_POINTS = 10

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlcluster.runs.machines import machine_text
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.loading import flatten
 from rlcluster.settings.schema import BUDGETS
@@ -30,18 +31,15 @@ def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
 
 
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
-    """Everything a reader must know before believing a figure; the runs' own remarks first."""
-    remarks = [f"{name}: {remark}" for run, name in zip(runs, names, strict=True) for remark in run.remarks]
+    """Everything a reader must know before believing a figure; the runs' own warnings first."""
+    own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
     checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
-    return remarks + [warning for check in checks if (warning := check(runs, names)) is not None]
+    return own + [warning for check in checks if (warning := check(runs, names)) is not None]
 
 
 def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     def describe(run: RecordedRun) -> str:
-        machine = run.machine
-        if not machine:
-            return "a machine that is not recorded"
-        return f"{machine.get('cpu_model')}, {machine.get('cores_allowed')} cores allowed"
+        return ", then ".join(dict.fromkeys(map(machine_text, run.machines))) or "a machine that is not recorded"
 
     listed = _listed(runs, names, describe)
     return listed and f"The runs were on different machines, so their speeds are not comparable: {listed}."
@@ -49,15 +47,19 @@ def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
 def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     def describe(run: RecordedRun) -> str:
-        versions = run.machine.get("versions") or {}
-        commit = str(run.machine.get("git_commit") or "no commit")
-        changed = ", changed" if commit.endswith("-dirty") else ""
-        return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
+        return ", then ".join(dict.fromkeys(map(_version_text, run.machines)))
 
     listed = _listed(
         [run for run in runs if run.machine], [n for r, n in zip(runs, names, strict=True) if r.machine], describe
     )
     return listed and f"The runs were made with different versions: {listed}."
+
+
+def _version_text(machine: Mapping[str, Any]) -> str:
+    versions = machine.get("versions") or {}
+    commit = str(machine.get("git_commit") or "no commit")
+    changed = ", changed" if commit.endswith("-dirty") else ""
+    return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
 
 
 def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
 from rlcluster.reports.drawing import four_panels, label, save, style
 from rlcluster.reports.reference import Range
 from rlcluster.reports.statistics import normalise
-from rlcluster.runs.reader import Metrics
+from rlcluster.runs.metrics import Metrics
 from rlcluster.settings.schema import EnvSettings
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""One checkpoint on disk: tensors, numbers and text only, with a hash of its content, written atomically."""
+"""One checkpoint on disk: tensors, numbers and text only, with a hash of its content, written atomically.
+
+torch is imported where tensors are read or written: readers of runs do without it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+import yaml
 
+from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.errors import UserError
 
@@ -32,6 +36,8 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 def checkpoint_bytes(content: dict[str, Any]) -> memoryview:
     """A whole checkpoint file in memory."""
+    import torch
+
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "sha256": content_hash(content), "content": content}, buffer)
     return buffer.getbuffer()
@@ -41,6 +47,8 @@ def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any
     """The content of a checkpoint, read from `path` or from `file`; raises a CheckpointError for a damaged, foreign or
     malicious one.
     """
+    import torch
+
     try:
         loaded = torch.load(file or path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -63,6 +71,11 @@ def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any
     return content
 
 
+def settings_of(content: dict[str, Any]) -> Settings:
+    """The settings of the run that a checkpoint was saved in."""
+    return Settings.model_validate(yaml.safe_load(content["settings"]))
+
+
 def content_hash(content: object) -> str:
     """SHA-256 over keys, types, shapes and values; independent of how they are laid out in a file."""
     digest = hashlib.sha256()
@@ -81,10 +94,16 @@ def _canonical(value: object) -> Iterator[bytes | memoryview]:
         yield b"[%d" % len(value)
         for item in value:
             yield from _canonical(item)
-    elif isinstance(value, torch.Tensor):
-        yield f"tensor {value.dtype} {list(value.shape)} ".encode()
-        yield value.detach().contiguous().view(-1).view(torch.uint8).numpy().data if value.numel() else b""
     elif value is None or type(value) in (bool, int, float, str):  # no subclass: NumPy's would not load again
         yield f"{type(value).__name__} {value!r};".encode()
     else:
+        yield from _canonical_tensor(value)
+
+
+def _canonical_tensor(value: object) -> Iterator[bytes | memoryview]:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
         raise TypeError(f"a checkpoint holds tensors, numbers and text, not {type(value).__name__}")
+    yield f"tensor {value.dtype} {list(value.shape)} ".encode()
+    yield value.detach().contiguous().view(-1).view(torch.uint8).numpy().data if value.numel() else b""

@@ -1,74 +1,92 @@
-"""One run on disk, as its writer sees it: settings, machine facts, metrics, checkpoints, summary. `recorded_run` is the
-readers' side.
-
-RUN/config.yaml  machine.json  run_state.json  benchmark_metrics.json
-RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt
-RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*
-"""
+"""One run on disk as its writer sees it: settings, machine facts, log, checkpoints, summary, status."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
-import yaml
-
-from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from rlcluster.runs.event_file import EventFile
-from rlcluster.runs.reader import MACHINE_FILE, METRICS_FILE, SUMMARY_FILE, read_metrics, runs_below
-from rlcluster.runs.status import (
-    RUNS_FOLDER,
-    RunState,
-    StateName,
-    acquire_lock,
-    default_path,
-    make_folders,
-    read_state,
-    refuse_occupied,
-    write_state,
-)
-from rlcluster.settings.loading import load_settings, resume_differences
-from rlcluster.settings.schema import CONFIG_FILE, MODE_NAMES, Settings
-from rlcluster.system.atomic_file import write_atomically, write_json
-from rlcluster.system.console import warn
-from rlcluster.system.errors import EXIT_STORAGE, RankError, UserError
+from rlcluster.runs.checkpoint import save_checkpoint, settings_of
+from rlcluster.runs.checkpoints import checkpoint_name, checkpoints_in, newest_checkpoint, step_checkpoints
+from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
+from rlcluster.runs.files import METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
+from rlcluster.runs.log import RunLog
+from rlcluster.runs.machines import record_machine
+from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, write_state
+from rlcluster.settings.resume import resume_differences
+from rlcluster.settings.schema import Settings
+from rlcluster.system.atomic_file import write_json
+from rlcluster.system.errors import RankError, UserError
 
 
 class RunDirectory:
-    """The writer's side of a run: opened by one process at a time, new or to be continued."""
+    """The writer's side of a run, which one process at a time holds. Made by `create`, `resume` or `restart`."""
 
-    def __init__(self, settings: Settings, resume: bool = False, restarts: int = 0) -> None:
-        self.settings = settings
-        self._state = RunState("running", restarts=restarts, parent=os.getppid())
-        self.path = Path(settings.output.output_dir or default_path(settings))
-        self._checkpoints = checkpoint_folder(settings, self.path)
-        self._logs = Path(settings.output.log_dir or self.path / "logs") / settings.log_name
-        self.restored: dict[str, Any] | None = None
-        is_own = restarts > 0 and self._was_begun_here()
-        if not resume and not is_own:
-            self._refuse_existing()
-        make_folders(self.path, self.path, self._checkpoints)
-        self._lock = acquire_lock(self.path)
-        try:
-            if resume or (is_own and checkpoints_in(self._checkpoints, settings.algorithm)):
-                self.restored = newest_checkpoint(self._checkpoints, settings.algorithm)
-                self._refuse_other_run(self.restored)
-                self._adopt_logs()
-                self._remove_leftovers()
-            make_folders(self.path, self._logs)
-            without_place = settings.output.model_copy(update={"output_dir": None})  # so that it runs again elsewhere
-            text = settings.model_copy(update={"output": without_place}).to_yaml()
-            write_atomically(self.path / CONFIG_FILE, text.encode())
-            self._open_logs()
-            self._keep_running(self.restored)
-        except BaseException:
-            os.close(self._lock)
-            raise
+    def __init__(
+        self,
+        settings: Settings,
+        files: RunFiles,
+        lock: int,
+        log: RunLog,
+        state: RunState,
+        restored: dict[str, Any] | None,
+    ) -> None:
+        self.settings, self.path, self.restored = settings, files.path, restored
+        self._checkpoints, self._lock, self._log, self._state = files.checkpoints, lock, log, state
+
+    @classmethod
+    def create(cls, settings: Settings, restarts: int = 0) -> Self:
+        """A new run; what already lies in its folders is refused."""
+        files = RunFiles.of(settings)
+        _refuse_existing(files, settings.algorithm)
+        return cls._begin(settings, files, restarts)
+
+    @classmethod
+    def resume(cls, settings: Settings, restarts: int = 0) -> Self:
+        """The run from its furthest usable checkpoint, which has to be of the same settings."""
+        files = RunFiles.of(settings)
+        make_folders(files.path, files.path, files.checkpoints)
+        with _lock_of(files.path) as lock:
+            restored = newest_checkpoint(files.checkpoints, settings.algorithm)
+            _refuse_other_settings(restored, settings)
+            _rename_logs_of_another_mode(files)
+            _remove_half_written(files)
+            return cls._open(settings, files, lock, restarts, restored)
+
+    @classmethod
+    def restart(cls, settings: Settings, restarts: int) -> Self:
+        """After a failure, without a user: resumes from a checkpoint of our own, or begins again where there is none.
+        A run that another process has started is nobody's to take over, and refused as by `create`.
+        """
+        files = RunFiles.of(settings)
+        if not _was_started_by_our_parent(files.path):
+            return cls.create(settings, restarts)
+        if checkpoints_in(files.checkpoints, settings.algorithm):
+            return cls.resume(settings, restarts)
+        return cls._begin(settings, files, restarts)
+
+    @classmethod
+    def _begin(cls, settings: Settings, files: RunFiles, restarts: int) -> Self:
+        make_folders(files.path, files.path, files.checkpoints)
+        with _lock_of(files.path) as lock:
+            return cls._open(settings, files, lock, restarts, None)
+
+    @classmethod
+    def _open(
+        cls, settings: Settings, files: RunFiles, lock: int, restarts: int, restored: dict[str, Any] | None
+    ) -> Self:
+        """The run at its checkpoint, or, if `restored` is None, at its beginning."""
+        counters = restored["learner"] if restored is not None else {"updates": 0, "steps_global": 0}
+        update, steps_global = counters["updates"], counters["steps_global"]
+        make_folders(files.path, files.logs)
+        write_run_settings(files.path, settings)
+        log = RunLog(files.logs, update, steps_global)
+        state = RunState("running", steps_global, update, restarts=restarts, parent=os.getppid())
+        write_state(files.path, state)
+        return cls(settings, files, lock, log, state, restored)
 
     def __enter__(self) -> Self:
         return self
@@ -77,32 +95,29 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            for file in (self._metrics, self._events):
-                self._close(file, quietly=error is not None)
+            self._log.close(quietly=error is not None)
             if error is not None:
                 self._fail(error)
         finally:
             os.close(self._lock)
 
     def write_machine_facts(self, facts: dict[str, Any]) -> None:
-        write_json(self.path / MACHINE_FILE, facts)
+        """Of the machine that begins or resumes the run; the facts of the first one are kept."""
+        update = self.restored["learner"]["updates"] if self.restored is not None else 0
+        record_machine(self.path, facts, update)
 
     def log(self, record: dict[str, Any]) -> None:
         """One JSON object per update, and the same in TensorBoard."""
-        try:
-            self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
-            self._metrics.flush()
-            self._events.add(record)
-        except OSError as error:
-            raise self._not_writable(error) from None
+        self._log.add(record)
 
     def save(self, content: dict[str, Any], final: bool = False) -> Path:
         """Writes a checkpoint, then drops the oldest periodic ones."""
-        self._sync_metrics()  # metrics first: a checkpoint is never ahead of them
-        name = "final" if final else f"step_{content['learner']['steps_global']}"
-        path = self._checkpoints / f"{self.settings.run_name}_{name}.pt"
+        self._log.sync()  # metrics first: a checkpoint is never ahead of them
+        update, steps_global = content["learner"]["updates"], content["learner"]["steps_global"]
+        path = self._checkpoints / checkpoint_name(self.settings.run_name, None if final else steps_global)
         save_checkpoint(path, content)
-        self._keep_running(content)
+        self._state = self._state._replace(update=update, steps_global=steps_global)
+        write_state(self.path, self._state)
         periodic = step_checkpoints(self._checkpoints, self.settings.algorithm)
         for old in periodic[: -self.settings.output.keep_checkpoints]:
             old.unlink(missing_ok=True)
@@ -112,14 +127,8 @@ class RunDirectory:
         write_json(self.path / SUMMARY_FILE, summary)
 
     def conclude(self, state: StateName, reason: str | None = None) -> None:
-        """Says how the run has ended."""
+        """Records how the run has ended."""
         self._state = self._state._replace(state=state, reason=reason)
-        write_state(self.path, self._state)
-
-    def _keep_running(self, checkpoint: dict[str, Any] | None) -> None:
-        """The state of a run that goes on from its last checkpoint, or from nothing."""
-        counters = checkpoint["learner"] if checkpoint is not None else {"steps_global": 0, "updates": 0}
-        self._state = self._state._replace(steps_global=counters["steps_global"], update=counters["updates"])
         write_state(self.path, self._state)
 
     def _fail(self, error: BaseException) -> None:
@@ -128,73 +137,6 @@ class RunDirectory:
         with contextlib.suppress(UserError):  # a disk that is full is already on its way to the user
             lines = str(error).splitlines() or [type(error).__name__]
             self.conclude("failed", getattr(error, "reason", lines[0]))
-
-    def _sync_metrics(self) -> None:
-        try:
-            self._metrics.flush()
-            os.fsync(self._metrics.fileno())
-            self._events.flush()
-        except OSError as error:
-            raise self._not_writable(error) from None
-
-    def _close(self, file: TextIO | EventFile, quietly: bool) -> None:
-        """Closing writes what is still buffered; `quietly` where a first error is already on its way to the user."""
-        try:
-            file.close()
-        except OSError as error:
-            if not quietly:
-                raise self._not_writable(error) from None
-
-    def _not_writable(self, error: OSError) -> UserError:
-        reason = f"{self._logs} cannot be written ({error.strerror})"
-        return UserError(f"{reason}; free space and --resume", EXIT_STORAGE)
-
-    def _refuse_existing(self) -> None:
-        remedy = "continue it with --resume, or choose another --output-dir"
-        refuse_occupied(self.path, remedy)
-        if checkpoints_in(self._checkpoints, self.settings.algorithm):
-            raise UserError(f"output.checkpoint_dir={self._checkpoints} holds checkpoints of a run; {remedy}")
-        if (self._logs / METRICS_FILE).exists():
-            raise UserError(f"output.log_dir={self._logs} holds the metrics of a run; {remedy}")
-
-    def _was_begun_here(self) -> bool:
-        """True if the process that started this one has started the last writer of this run too: a restart."""
-        state = read_state(self.path)
-        return state is not None and state.parent == self._state.parent
-
-    def _adopt_logs(self) -> None:
-        """A run that goes on in another mode keeps one log, under the new mode's name."""
-        before = self.path / CONFIG_FILE
-        old = load_settings(file=before).log_name if before.is_file() else self._logs.name
-        if self._logs.with_name(old).is_dir() and not self._logs.exists():
-            self._logs.with_name(old).rename(self._logs)
-
-    def _refuse_other_run(self, checkpoint: dict[str, Any]) -> None:
-        old = Settings.model_validate(yaml.safe_load(checkpoint["settings"]))
-        differences = resume_differences(old, self.settings)
-        if differences:
-            raise UserError(f"--resume: the checkpoint is of other settings: {'; '.join(differences)}")
-
-    def _remove_leftovers(self) -> None:
-        """Half-written files of a process that was killed while it saved."""
-        for folder in (self.path, self._checkpoints, self._logs):
-            for file in folder.glob(".*.tmp"):
-                file.unlink(missing_ok=True)
-
-    def _open_logs(self) -> None:
-        metrics = self._logs / METRICS_FILE
-        first_step = 0
-        if self.restored is not None:
-            learner = self.restored["learner"]
-            first_step = learner["steps_global"]
-            kept = [line for line in read_metrics(metrics) if line["update"] <= learner["updates"]]
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            write_atomically(metrics, text.encode())
-        try:
-            self._metrics: TextIO = metrics.open("a", encoding="utf-8")
-            self._events = EventFile(self._logs, first_step)
-        except OSError as error:
-            raise self._not_writable(error) from None
 
 
 class SilentRun:
@@ -216,67 +158,56 @@ class SilentRun:
         pass
 
 
-def checkpoint_folder(settings: Settings, path: Path) -> Path:
-    return Path(settings.output.checkpoint_dir or path / "checkpoints")
+def open_run(settings: Settings, resume: bool, restarts: int) -> RunDirectory:
+    """What the user asks for decides; `restarts` counts how often these ranks were started again after a failure."""
+    if resume:
+        return RunDirectory.resume(settings, restarts)
+    return RunDirectory.restart(settings, restarts) if restarts > 0 else RunDirectory.create(settings)
 
 
-def step_checkpoints(folder: Path, algorithm: str) -> list[Path]:
-    """The periodic checkpoints of a run, of all modes in which it has run, oldest first."""
-    pattern = re.compile(rf"{algorithm}_(?:{'|'.join(MODE_NAMES)})_step_(\d+)\.pt")
-    found = [(int(match[1]), path) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+@contextlib.contextmanager
+def _lock_of(path: Path) -> Iterator[int]:
+    """The lock of a run: kept after a success, for the run directory releases it; released after an error."""
+    lock = acquire_lock(path)
+    try:
+        yield lock
+    except BaseException:
+        os.close(lock)
+        raise
 
 
-def checkpoints_in(folder: Path, algorithm: str) -> list[Path]:
-    """All checkpoints of a run, the final ones first, then the newest: of all modes in which it has run."""
-    finals = [folder / f"{algorithm}_{mode}_final.pt" for mode in MODE_NAMES]
-    return [path for path in (*finals, *reversed(step_checkpoints(folder, algorithm))) if path.exists()]
+def _was_started_by_our_parent(path: Path) -> bool:
+    """True if the process that started this one has started the last writer of the run too: then this is a restart."""
+    state = read_state(path)
+    return state is not None and state.parent == os.getppid()
 
 
-def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
-    """The furthest checkpoint that is whole. A damaged one is named on stderr, set aside as `*.damaged`, and the one
-    before it is taken.
-    """
-    whole = []
-    for path in checkpoints_in(folder, algorithm):
-        try:
-            whole.append(load_checkpoint(path))
-        except CheckpointError as error:
-            if not error.is_damaged:
-                raise
-            warn(f"{error}. Falling back to an earlier checkpoint.")
-            path.rename(path.with_name(path.name + ".damaged"))
-            continue
-        if "_step_" in path.name:
-            break  # the others are older
-    if not whole:
-        raise UserError(f"--resume: there is no usable checkpoint in {folder}; start a new run in another --output-dir")
-    return max(whole, key=lambda content: int(content["learner"]["steps_global"]))
+def _refuse_existing(files: RunFiles, algorithm: str) -> None:
+    remedy = "continue it with --resume, or choose another --output-dir"
+    refuse_occupied(files.path, remedy)
+    if checkpoints_in(files.checkpoints, algorithm):
+        raise UserError(f"output.checkpoint_dir={files.checkpoints} holds checkpoints of a run; {remedy}")
+    if (files.logs / METRICS_FILE).exists():
+        raise UserError(f"output.log_dir={files.logs} holds the metrics of a run; {remedy}")
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that a path means: the file itself, or the furthest one of a run directory."""
-    if not path.exists():
-        raise UserError(f"--checkpoint {path}: there is no such file or run directory")
-    if path.is_file():
-        return path
-    folders = [path, path / "checkpoints"]
-    if (path / CONFIG_FILE).is_file():
-        folders.append(checkpoint_folder(load_settings(file=path / CONFIG_FILE), path))
-    files = [file for folder in folders for file in folder.glob("*.pt") if re.search(r"_(final|step_\d+)$", file.stem)]
-    if not files:
-        raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
-    return max(files, key=lambda file: (_steps_of(file), file.stem.endswith("_final")))
+def _refuse_other_settings(checkpoint: dict[str, Any], settings: Settings) -> None:
+    differences = resume_differences(settings_of(checkpoint), settings)
+    if differences:
+        raise UserError(f"--resume: the checkpoint is of other settings: {'; '.join(differences)}")
 
 
-def _steps_of(checkpoint: Path) -> int:
-    match = re.search(r"_step_(\d+)$", checkpoint.stem)
-    return int(match[1]) if match else int(load_checkpoint(checkpoint)["learner"]["steps_global"])
+def _rename_logs_of_another_mode(files: RunFiles) -> None:
+    """A run that is resumed in another mode keeps one log, under the new mode's name."""
+    if not is_run(files.path):
+        return
+    before = files.logs.with_name(read_run_settings(files.path).log_name)
+    if before.is_dir() and not files.logs.exists():
+        before.rename(files.logs)
 
 
-def latest_run(folder: Path = RUNS_FOLDER) -> Path:
-    """The run directory below `folder` that was begun or resumed last and has a checkpoint."""
-    for run in runs_below(folder):
-        if any(run.glob("checkpoints/*.pt")):
-            return run
-    raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
+def _remove_half_written(files: RunFiles) -> None:
+    """Temporary files of a process that was killed while it saved."""
+    for folder in files:
+        for file in folder.glob(".*.tmp"):
+            file.unlink(missing_ok=True)

@@ -26,7 +26,6 @@ from rlcluster.settings.algorithms import (
 )
 from rlcluster.settings.schema import (
     ALTERNATIVES,
-    CHANGEABLE_ON_RESUME,
     Settings,
     setting_fields,
 )
@@ -97,19 +96,6 @@ def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
     return data
 
 
-def resume_differences(old: Settings, new: Settings) -> list[str]:
-    """Settings that a resumed run may not change, with both values."""
-    old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
-    implied = OF_ONE_OPTIMIZER if old.optimizer != new.optimizer else frozenset()
-    return [
-        f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
-        for key in sorted(old_values.keys() | new_values.keys())
-        if key not in CHANGEABLE_ON_RESUME | implied
-        and old_values.get(key) != new_values.get(key)
-        and not (key == "policy.network" and new_values[key] is None)  # null means: choose as before
-    ]
-
-
 def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """The upper source wins; one of a group of alternatives in it replaces the whole group below it, and an optimiser
     the settings of the others.
@@ -118,7 +104,7 @@ def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
     if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
         replaced |= OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
-    return _merge(_without(lower, replaced), upper)
+    return _merge(without(lower, replaced), upper)
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,6 +128,17 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
+
+
+def without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
+    """The data less the settings named."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            kept[key] = {name: item for name, item in value.items() if f"{key}.{name}" not in keys}
+        elif key not in keys:
+            kept[key] = value
+    return {key: value for key, value in kept.items() if key not in keys}
 
 
 class _Loader(yaml.BaseLoader):
@@ -172,7 +169,7 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
         problems = [_field_problem(item) for item in error.errors()]
         wrong = frozenset().union(*(problem.keys for problem in problems))
         try:
-            settings = Settings.model_validate(_without(data, wrong))
+            settings = Settings.model_validate(without(data, wrong))
         except ValidationError:
             return None, problems
         return None, problems + [p for p in _combination_problems(settings) if not p.keys & wrong]
@@ -202,17 +199,6 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
         }
     )
     return settings, list(_combination_problems(settings))
-
-
-def _without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
-    """The data less the settings named."""
-    kept: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            kept[key] = {name: item for name, item in value.items() if f"{key}.{name}" not in keys}
-        elif key not in keys:
-            kept[key] = value
-    return {key: value for key, value in kept.items() if key not in keys}
 
 
 def _field_problem(error: Any) -> Problem:

@@ -49,7 +49,6 @@ ALTERNATIVES = (
     ("training.batch_size", "training.n_minibatches"),
     ("env.num_envs", "parallel.num_envs_per_worker"),
 )
-CONFIG_FILE = "config.yaml"  # the settings in a run directory
 DEFAULT_TOTAL_TIMESTEPS = 25_000_000  # Procgen's easy protocol (arXiv 1912.01588)
 
 
@@ -310,30 +309,6 @@ class Settings(Section):
 
 
 DEFAULT_BATCH_SIZE = 1024
-
-# Settings that a resumed run may change: speed, length and storage (with an annealed learning rate, its length
-# decides the rate; the command line then warns).
-CHANGEABLE_ON_RESUME = {
-    *(f"training.{budget}" for budget in BUDGETS),
-    "mode",
-    "parallel.num_workers",
-    "parallel.workers_per_rank",
-    "parallel.num_envs_per_worker",
-    "parallel.pin_workers",
-    "parallel.timeout_seconds",
-    "parallel.max_restarts",
-    "cluster.num_workers",
-    "cluster.distributed_backend",
-    "cluster.master_addr",
-    "cluster.master_port",
-    "hardware.num_threads",
-    "hardware.kernels",
-    "hardware.rollout_dir",
-    "output.output_dir",
-    "output.checkpoint_seconds",
-    "output.checkpoint_updates",
-    "output.keep_checkpoints",
-}
 
 
 def budgets(settings: Settings) -> tuple[float | None, ...]:

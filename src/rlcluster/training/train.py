@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import tempfile
@@ -24,7 +23,6 @@ from rlcluster.training.loops import Job, loop_for
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
     from rlcluster.runs.writer import RunDirectory, SilentRun
-    from rlcluster.system.processes import RankFailedError
 
 LOCAL_ADDRESSES = ("localhost", "127.0.0.1", "::1")
 
@@ -64,7 +62,8 @@ def _with_local_processes(settings: Settings) -> Settings:
 
 def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
     """A process for each rank; after a failure that may pass, they are started again from the last checkpoint."""
-    from rlcluster.runs.status import default_path
+    from rlcluster.runs.files import default_path
+    from rlcluster.runs.status import record_failure
     from rlcluster.system.processes import RankFailedError
 
     path = Path(settings.output.output_dir or default_path(settings))
@@ -76,7 +75,7 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
             try:
                 return _spawn_ranks(settings, resume, restarts, stop)
             except RankFailedError as error:
-                _record_failure(path, error)
+                record_failure(path, error.reason, error.failed_rank)
                 if not error.may_pass or stop.requested or restarts == max_restarts:
                     raise
                 restarts += 1
@@ -98,15 +97,6 @@ def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequ
             settings.given_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
         )[0]
     return result
-
-
-def _record_failure(path: Path, error: RankFailedError) -> None:
-    """In the state of the run, if it was our ranks that had opened it: a dead first rank cannot do it."""
-    from rlcluster.runs.status import read_state, write_state
-
-    state = read_state(path)
-    if state is not None and state.parent == os.getpid():
-        write_state(path, state._replace(state="failed", reason=error.reason, failed_rank=error.failed_rank))
 
 
 def _train_on_spawned_rank(
@@ -167,7 +157,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     """Everything is decided and refused before the run directory exists."""
     from rlcluster import environments
     from rlcluster.networks import policy
-    from rlcluster.runs.reader import SUMMARY_FILE
+    from rlcluster.runs.reader import read_summary
     from rlcluster.training.planning import agree_on_plan
 
     spec = environments.describe(settings.env)
@@ -189,7 +179,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
             run.conclude("finished")
         else:
             run.conclude("preempted", signal.Signals(signal_number).name)
-    summary = json.loads((run.path / SUMMARY_FILE).read_text()) if ranks.rank == 0 else {}
+    summary = read_summary(run.path) if ranks.rank == 0 else {}
     return TrainingResult(run.path, summary, None if is_finished else signal_number)
 
 
@@ -218,14 +208,14 @@ def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
 def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
     """The run directory on the first rank; the others get from it what a resumed run needs, and write nothing."""
     from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
-    from rlcluster.runs.writer import RunDirectory, SilentRun
+    from rlcluster.runs.writer import SilentRun, open_run
 
     if ranks.rank > 0:
         path = Path(ranks.broadcast(None).decode())
         content = ranks.broadcast(None)
         yield SilentRun(path, load_checkpoint(path, io.BytesIO(content)) if content else None)
         return
-    with RunDirectory(settings, resume, ranks.place.restarts) as run:
+    with open_run(settings, resume, ranks.place.restarts) as run:
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
         run.write_machine_facts(machine.facts(plan.learner_threads))

@@ -1,0 +1,86 @@
+"""Evaluations of a run, kept in its directory as `rlcluster evaluate --json` writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlcluster.runs.files import CLIP_FILE, CLIP_FILES, EVALUATION_FILE, EVALUATION_FILES, read_json
+from rlcluster.runs.metrics import number
+from rlcluster.settings.games import game_name
+from rlcluster.system.atomic_file import write_atomically
+
+
+class Evaluation(NamedTuple):
+    """The latest evaluation of a run. `results` has an entry for "train" and "test" levels, as far as played."""
+
+    steps_global: int
+    deterministic: bool
+    results: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def gap(self) -> float | None:
+        """The generalisation gap: training levels less unseen ones."""
+        if "train" not in self.results or "test" not in self.results:
+            return None
+        return float(self.results["train"]["reward_mean"] - self.results["test"]["reward_mean"])
+
+
+def evaluation_file(run: Path) -> Path:
+    """Where an evaluation is written that shall count as the run's own."""
+    return run / EVALUATION_FILE
+
+
+def clip_file(run: Path) -> Path:
+    """Where a video is written that shall count as the run's own."""
+    return run / CLIP_FILE
+
+
+def clips_of(run: Path) -> list[Path]:
+    return sorted(run.glob(CLIP_FILES))
+
+
+def write_evaluation(file: Path, facts: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """`facts`: checkpoint, env, steps_global, deterministic, seed. `results` by levels."""
+    write_atomically(file, (json.dumps({**facts, "results": results}, indent=2) + "\n").encode())
+
+
+def episodes_evaluated(run: Path) -> set[int]:
+    """The numbers of episodes of `evaluation_file`, one for each kind of levels; empty where there is no evaluation."""
+    data = read_json(evaluation_file(run), [])
+    if data is None or not is_evaluation(data):
+        return set()
+    return {result["episodes"] for result in data["results"].values()}
+
+
+def read_evaluation(path: Path, env_name: str, warnings: list[str]) -> Evaluation | None:
+    """Of the furthest checkpoint; of those, with sampled actions. Levels from several files come together, the newest
+    file of each; evaluations in other environments are none of this run's scores.
+    """
+    found: dict[tuple[int, bool], Evaluation] = {}
+    for file in sorted(path.glob(EVALUATION_FILES), key=lambda file: file.stat().st_mtime):
+        data = read_json(file, warnings)
+        if data is None or game_name(str(data.get("env", env_name))) != game_name(env_name):
+            continue
+        if not is_evaluation(data):
+            warnings.append(f"its {file.name} is no evaluation and was passed over")
+            continue
+        key = int(data["steps_global"]), bool(data["deterministic"])
+        before = found[key].results if key in found else {}
+        found[key] = Evaluation(*key, {**before, **data["results"]})
+    return max(found.values(), key=lambda one: (one.steps_global, not one.deterministic), default=None)
+
+
+def is_evaluation(data: Mapping[str, Any]) -> bool:
+    results = data.get("results")
+    if not isinstance(results, dict) or not results or math.isnan(number(data.get("steps_global"))):
+        return False
+    needed = ("reward_mean", "episodes")
+    sound = [
+        isinstance(one, dict) and not any(math.isnan(number(one.get(key))) for key in needed)
+        for one in results.values()
+    ]
+    return "deterministic" in data and all(sound)
