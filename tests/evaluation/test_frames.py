@@ -62,8 +62,8 @@ def test_a_small_frame_is_enlarged_pixel_by_pixel_and_an_odd_one_becomes_even(tm
 
 
 def test_a_rendered_frame_comes_back_as_it_was_however_it_lies_in_memory(tmp_path: Path) -> None:
-    vector = environments.make(EnvSettings(name="CartPole-v1"), range(1), with_pictures=True)
-    drawn = vector.picture()
+    vector = environments.make(EnvSettings(name="CartPole-v1"), range(1), with_frames=True)
+    drawn = vector.frame()
     vector.close()
     for name, frame in {"whole": drawn, "mirrored": drawn[:, ::-1]}.items():
         (read_again,) = read(write(tmp_path / f"{name}.mp4", [frame]))

@@ -138,12 +138,12 @@ def play(
     num_episodes: int,
     deterministic: bool = False,
     on_step: OnStep = lambda _environments, _done, _first_counts: None,
-    with_pictures: bool = False,
+    with_frames: bool = False,
 ) -> Episodes:
     """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
     num_envs = min(MAX_ENVS, num_episodes)
     indices = range(FIRST_ENVIRONMENT, FIRST_ENVIRONMENT + num_envs)
-    vector = environments.make(env, indices, with_pictures, num_threads=torch.get_num_threads())
+    vector = environments.make(env, indices, with_frames, num_threads=torch.get_num_threads())
     noise = _noise(env.seed, indices)
     quota = np.array([len(range(k, num_episodes, num_envs)) for k in range(num_envs)])
     played: list[list[tuple[float, int, bool]]] = [[] for _ in range(num_envs)]
@@ -230,7 +230,7 @@ class Spectators:
 
     @property
     def wanted(self) -> bool:
-        """True if someone wants pictures."""
+        """True if someone wants frames."""
         return self._screen is not None or self._video is not None
 
     def __enter__(self) -> Spectators:
@@ -246,11 +246,11 @@ class Spectators:
 
     def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
         if self.wanted and first_counts:
-            picture = vector.picture()
+            frame = vector.frame()
             if self._video is not None:
-                self._video.add(picture)
+                self._video.add(frame)
             if self._screen is not None:
-                self._screen.show(picture)
+                self._screen.show(frame)
         if done != self._done and self._screen is None and (sys.stderr.isatty() or done == self._num_episodes):
             end = "" if sys.stderr.isatty() else "\n"
             say(
