@@ -18,6 +18,7 @@ from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
+from rlcluster.reports import statistics
 from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint
 from rlcluster.runs.writer import find_checkpoint, latest_run
 from rlcluster.settings.games import procgen_game
@@ -28,7 +29,6 @@ from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 MAX_ENVS = 64
 FIRST_ENVIRONMENT = 1_000_000  # evaluation has environments of its own: their streams are none of the training's
-BOOTSTRAP_SAMPLES = 10_000
 NOISE_BLOCK = 1024
 WIDTH = 60
 
@@ -177,27 +177,20 @@ def play(
 
 
 def summarise(episodes: Episodes) -> dict[str, Any]:
-    """Mean, spread and a 95 % interval of the mean (percentile bootstrap, seeded)."""
+    """Mean, spread and a 95 % interval of the mean (percentile bootstrap over the episodes, seeded)."""
     rewards, lengths = episodes.rewards, episodes.lengths
-    low, high = mean_interval(rewards)
+    interval = statistics.estimate({"episodes": rewards}, statistics.mean)
     return {
         "episodes": len(rewards),
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "reward_min": float(rewards.min()),
         "reward_max": float(rewards.max()),
-        "reward_interval_95": [low, high],
+        "reward_interval_95": [interval.low, interval.high],
         "length_mean": float(lengths.mean()),
         "length_std": float(lengths.std()),
         "levels_completed": None if episodes.completed is None else float(episodes.completed.mean()),
     }
-
-
-def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    draws = np.random.default_rng(0)
-    means = [values[draws.integers(0, len(values), len(values))].mean() for _ in range(BOOTSTRAP_SAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
 
 
 def results_text(result: dict[str, Any], levels: str) -> str:
