@@ -134,6 +134,11 @@ def test_the_whole_help_has_a_group_with_its_whole_heading_for_every_section(com
         assert f"{name}: {heading} --" in words
 
 
+def test_the_help_of_an_evaluation_names_its_actions():
+    assert "--deterministic" in (out := run("evaluate", "--help").out)
+    assert "the greedy action instead of a sampled one" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("command", ["train", "scale"])
 def test_the_examples_of_the_help_are_commands_that_work(command, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[1])

@@ -193,7 +193,7 @@ def _add_evaluate(commands: Any) -> None:
     )
     parser.add_argument("--env", metavar="NAME", help="another environment than the one of the training")
     parser.add_argument("--num-episodes", type=_positive, default=100, help="episodes, all of which count (100)")
-    parser.add_argument("--deterministic", action="store_true", help="the likeliest action instead of a sampled one")
+    parser.add_argument("--deterministic", action="store_true", help="the greedy action instead of a sampled one")
     parser.add_argument(
         "--levels", choices=("test", "train", "both"), default="test", help="unseen levels or training levels"
     )
