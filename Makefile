@@ -21,7 +21,7 @@ help:  ## this list
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/networks/kernels/build.py $(wildcard src/rlcluster/networks/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python scripts/install.py --constraint constraints.txt --editable '.[dev]'  # the CPU build of PyTorch
 	@touch $@
 
 setup: $(INSTALLED)  ## create .venv, install everything, check the machine

@@ -4,7 +4,7 @@ Run by peers.py with the Python of .venv-peers and the flags that `rlcluster tra
 OMP_NUM_THREADS and its like, before this process imports torch. The first update warms up and is not counted.
 
 Chosen in the peer's favour: no Monitor around the environments, no logger, all Procgen environments in one engine
-with its own threads, pictures transposed by SB3's own wrapper (a view, not a copy). Left as SB3 has it: minibatches
+with its own threads, frames transposed by SB3's own wrapper (a view, not a copy). Left as SB3 has it: minibatches
 in one piece, and torch's default memory layout (NCHW); channels-last would make the impala network faster.
 """
 
@@ -80,7 +80,7 @@ def policy_arguments(network: str) -> dict[str, Any]:
 
 
 class ImpalaExtractor(BaseFeaturesExtractor):
-    """The IMPALA network (arXiv 1802.01561, figure 3). SB3 has divided the pictures by 255."""
+    """The IMPALA network (arXiv 1802.01561, figure 3). SB3 has divided the frames by 255."""
 
     def __init__(self, observation_space: spaces.Box, features_dim: int = 256) -> None:
         super().__init__(observation_space, features_dim)

@@ -85,7 +85,7 @@ def make_peer_environment() -> None:
     """Made if it is missing; filled in any case, which is done at once where nothing is missing."""
     if not PEER_PYTHON.exists():
         run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
-    run([str(PEER_PYTHON), "-m", "pip", "install", "--quiet", *PEER_PACKAGES])
+    run([str(PEER_PYTHON), str(ROOT / "scripts" / "install.py"), *PEER_PACKAGES])
 
 
 def measure_pair(name: str, num_threads: int) -> Pair:

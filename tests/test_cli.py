@@ -6,14 +6,16 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import rlcluster
 from rlcluster.cli import main
+from rlcluster.flags import make_parser
 from rlcluster.settings.loading import load_settings
-from rlcluster.settings.schema import setting_fields
+from rlcluster.settings.schema import Settings, setting_fields
 
 # Settings whose every text is a valid value; a wrong one is shown by the empty text where they need a value.
 TEXT_SETTINGS = {
@@ -62,7 +64,14 @@ def assert_refused(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["scale", "--help"], ["--version"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["train", "--help-all"],
+        ["evaluate", "--help"],
+        ["scale", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_is_shown_without_importing_torch_or_numpy(arguments):
     command = [sys.executable, "-X", "importtime", "-m", "rlcluster", *arguments]
@@ -85,11 +94,61 @@ def test_the_version_is_that_of_the_package():
 
 
 @pytest.mark.parametrize("command", ["train", "scale"])
-def test_every_setting_has_a_flag_in_the_help(command):
-    flags = set(re.findall(r"--[a-z][a-z-]*", run(command, "--help").out))
+def test_every_setting_has_a_flag_in_the_whole_help(command):
+    flags = set(re.findall(r"--[a-z][a-z-]*", run(command, "--help-all").out))
     renamed = {"env.name": "--env", "cluster.num_workers": "--cluster-num-workers"}
     expected = {renamed.get(field.key, "--" + field.name.replace("_", "-")) for field in setting_fields()}
     assert expected <= flags
+
+
+COMMON_FLAGS = (
+    *("--env", "--num-envs", "--duration", "--total-timesteps", "--num-workers", "--num-threads", "--seed"),
+    *("--network", "--learning-rate", "--n-steps", "--num-levels", "--output-dir"),
+)
+SCALE_FLAGS = ("--world-sizes", "--scaling", "--repeats", "--warmup-iters")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train", ("--config", "--mode", *COMMON_FLAGS, "--resume")),
+        ("scale", ("--config", *SCALE_FLAGS, *(flag for flag in COMMON_FLAGS if flag != "--num-workers"))),
+    ],
+)
+def test_the_help_shows_the_common_flags_in_their_order_and_names_the_whole_help(command, expected):
+    outcome = run(command, "--help")
+    assert outcome.exit_code == 0
+    assert tuple(re.findall(r"^  (--[a-z-]+)", outcome.out, re.MULTILINE)) == expected
+    assert "{ppo,a2c,impala,a3c}" in outcome.out
+    assert outcome.out.splitlines()[-1] == f"`rlcluster {command} --help-all` shows every setting."
+
+
+@pytest.mark.parametrize("command", ["train", "scale"])
+def test_the_whole_help_has_a_group_with_its_whole_heading_for_every_section(command):
+    outcome = run(command, "--help-all")
+    assert outcome.exit_code == 0
+    words = " ".join(outcome.out.split())
+    assert "training: The algorithm. Sources: [tp] train-procgen's PPO, [a2c] arXiv 1602.01783, [im] IMPALA, " in words
+    for name in ("env", "training", "policy", "parallel", "hardware", "cluster", "output"):
+        heading = " ".join(Settings.model_fields[name].annotation.__doc__.split())
+        assert f"{name}: {heading} --" in words
+
+
+def test_the_help_of_an_evaluation_names_its_actions():
+    assert "--deterministic" in (out := run("evaluate", "--help").out)
+    assert "the greedy action instead of a sampled one" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", ["train", "scale"])
+def test_the_examples_of_the_help_are_commands_that_work(command, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
+    examples = re.findall(r"^  rlcluster (.+)$", run(command, "--help").out, re.MULTILINE)
+    assert 3 <= len(examples) <= 5
+    for example in examples:
+        options = make_parser().parse_args(example.split())
+        assert options.command == command
+        given = {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
+        load_settings(options.algorithm, getattr(options, "mode", "parallel"), options.config, given)
 
 
 # Flags
@@ -155,7 +214,8 @@ def test_the_algorithm_of_the_command_line_decides_which_settings_have_an_effect
         (["train", "ppo", "--nmu-envs", "8"], "train: error: unknown flag --nmu-envs; did you mean --num-envs?"),
         (["train", "--learning-rat=1"], "train: error: unknown flag --learning-rat; did you mean --learning-rate?"),
         (["evaluate", "--checkpiont", "x"], "evaluate: error: unknown flag --checkpiont; did you mean --checkpoint?"),
-        (["train", "--zzz"], "train: error: unknown flag --zzz; see --help"),
+        (["check", "--zzz"], "check: error: unknown flag --zzz; see --help"),
+        (["train", "--zzz"], "train: error: unknown flag --zzz; see --help-all"),
     ],
 )
 def test_an_unknown_flag_is_refused_with_a_guess(arguments, message):

@@ -26,7 +26,8 @@ BELOW = {
     "evaluation": ("system", "settings", "runs", "environments", "networks", "reports"),
     "reports": ("system", "settings", "runs"),
     "experiments": ("system", "settings", "plan", "runs", "environments", "networks", "reports"),
-    "cli": ("system", "settings", "runs", "training", "evaluation", "reports", "experiments"),
+    "flags": ("system", "settings"),
+    "cli": ("system", "settings", "flags", "runs", "training", "evaluation", "reports", "experiments"),
     "__main__": ("cli",),
 }
 

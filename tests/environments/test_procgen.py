@@ -142,12 +142,12 @@ def test_a_damaged_state_is_refused_before_the_engine_sees_it() -> None:
         environment.restore([damaged])
 
 
-def test_large_pictures_do_not_change_the_game() -> None:
+def test_large_frames_do_not_change_the_game() -> None:
     settings = EnvSettings(name="starpilot")
-    plain, watched = environments.make(settings, range(2)), environments.make(settings, range(2), with_pictures=True)
+    plain, watched = environments.make(settings, range(2)), environments.make(settings, range(2), with_frames=True)
     assert np.array_equal(record(plain, 20)[0], record(watched, 20)[0])
-    assert watched.picture().shape == (512, 512, 3)
-    assert plain.picture().shape == (64, 64, 3)
+    assert watched.frame().shape == (512, 512, 3)
+    assert plain.frame().shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize("num_threads", [2, 3, 9])

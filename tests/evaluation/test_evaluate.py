@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import imageio_ffmpeg
+import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rlcluster import environments
 from rlcluster.evaluation.evaluate import (
@@ -15,11 +16,11 @@ from rlcluster.evaluation.evaluate import (
     _chosen_levels,
     level_settings,
     load_agent,
-    mean_interval,
     play,
     summarise,
 )
 from rlcluster.networks.policy import ActorCritic, make_policy
+from rlcluster.reports.statistics import estimate, mean
 from rlcluster.settings.schema import EnvSettings, PolicySettings
 from rlcluster.system.errors import UserError
 
@@ -99,12 +100,32 @@ def test_the_summary_by_hand() -> None:
     assert (summary["length_mean"], summary["levels_completed"]) == (5, 0.5)
 
 
+def interval_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = summarise(Episodes(rewards, np.ones(len(rewards), np.int64), None))["reward_interval_95"]
+    return low, high
+
+
+def test_the_interval_of_the_mean_by_hand() -> None:
+    """Six episodes drawn again from three of 0 and three of 10 give 10 k / 6, k binomial with n = 6 and p = 1/2: k = 0
+    has 1/64 = 1.6 %, k at most 1 has 7/64 = 11 %. So the percentiles 2.5 and 97.5 lie at k = 1 and k = 5.
+    """
+    assert interval_of(np.array([0.0, 10.0, 0.0, 10.0, 10.0, 0.0])) == pytest.approx((10 / 6, 50 / 6))
+
+
 def test_the_interval_of_the_mean_is_that_of_the_normal_law_for_many_values() -> None:
     values = np.random.default_rng(1).normal(3, 2, 2000)
-    low, high = mean_interval(values)
+    low, high = interval_of(values)
     half = 1.96 * values.std() / np.sqrt(2000)
     assert low == pytest.approx(values.mean() - half, abs=0.01)
     assert high == pytest.approx(values.mean() + half, abs=0.01)
+
+
+def test_the_interval_of_an_evaluation_is_the_one_that_comparisons_take() -> None:
+    rewards = np.random.default_rng(2).normal(3, 2, 50)
+    draws = np.random.default_rng(0)
+    means = [np.mean([rewards[draws.integers(0, 50)] for _ in range(50)]) for _ in range(10_000)]
+    assert interval_of(rewards) == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])), abs=0.02)
+    assert interval_of(rewards) == estimate({"game": rewards}, mean)[1:]
 
 
 def test_the_command_prints_the_promised_block_and_writes_json(coinrun: Path, tmp_path: Path) -> None:
@@ -134,12 +155,12 @@ def test_a_video_holds_real_play(coinrun: Path, tmp_path: Path) -> None:
     video = tmp_path / "play.mp4"
     result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "1", "--video", video)
     assert result.returncode == 0, result.stderr
-    frames = imageio_ffmpeg.read_frames(str(video))
-    facts = next(frames)
-    assert facts["size"] == (512, 512)
-    pictures = [np.frombuffer(frame, np.uint8) for frame in frames]
-    assert len(pictures) > 5
-    assert not np.array_equal(pictures[0], pictures[-1])
+    with av.open(str(video)) as container:
+        (stream,) = container.streams
+        assert (stream.width, stream.height, stream.average_rate) == (512, 512, 15)
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert len(frames) > 5
+    assert not np.array_equal(frames[0], frames[-1])
 
 
 def test_rendering_without_a_terminal_says_so(coinrun: Path) -> None:

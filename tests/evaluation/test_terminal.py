@@ -63,5 +63,5 @@ def test_rendering_draws_the_game_in_the_terminal(tmp_path: Path) -> None:
     options = {**COINRUN, "--n-minibatches": 2, "--total-updates": 1}
     on_a_terminal("train", "ppo", "--output-dir", tmp_path / "run", *flags(options))
     arguments = ("evaluate", "--checkpoint", tmp_path / "run", "--num-episodes", "1", "--render")
-    text = on_a_terminal(*arguments, enough="\x1b[0m\r\n\x1b[H\x1b[38;2;")  # the second picture, drawn over the first
+    text = on_a_terminal(*arguments, enough="\x1b[0m\r\n\x1b[H\x1b[38;2;")  # the second frame, drawn over the first
     assert text.count("▀") > 1000

@@ -337,7 +337,7 @@ def test_different_evaluations_are_named(tmp_path):
         write_run(tmp_path / "b", {}, REWARDS, evaluation=evaluation_of(7.0, episodes=2) | {"deterministic": True}),
     ]
     (warning,) = [text for text in warned(*runs) if "evaluated differently" in text]
-    assert "a: sampled actions, 50 episodes; b: the likeliest actions, 2 episodes" in warning
+    assert "a: sampled actions, 50 episodes; b: greedy actions, 2 episodes" in warning
 
 
 def test_what_a_run_says_of_itself_comes_with_its_name(tmp_path, pair):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rliable import library, metrics
 
+from rlcluster.reports import statistics
 from rlcluster.reports.statistics import (
     AGGREGATES,
     Interval,
@@ -100,6 +101,15 @@ def test_a_bootstrap_draws_within_each_game():
 def test_the_interval_of_two_runs_by_hand():
     # Resamples of (0, 1): 00, 01, 10, 11 with means 0, .5, .5, 1: a quarter each at the ends.
     assert estimate(scores([0.0, 1.0]), mean) == Interval(0.5, 0.0, 1.0)
+
+
+def test_many_scores_are_drawn_in_blocks_with_the_same_result(monkeypatch):
+    runs = scores([0.0, 1.0, 3.0, 4.0, 9.0])
+    whole = estimate(runs, mean, resamples=101)
+    monkeypatch.setattr(statistics, "MAX_DRAWS", 13)  # 50 blocks of two resamples and one of one
+    assert estimate(runs, mean, resamples=101) == whole
+    monkeypatch.setattr(statistics, "MAX_DRAWS", 1)
+    assert estimate(runs, mean, resamples=101) == whole
 
 
 def test_the_same_seed_gives_the_same_interval():

@@ -6,7 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rlcluster.cli import FLAG_NAMES
+from rlcluster.flags import FLAG_NAMES
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import (
     EnvSettings,

@@ -15,11 +15,11 @@ __all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "describe", "make"]
 def make(
     settings: EnvSettings,
     indices: Sequence[int],
-    with_pictures: bool = False,
+    with_frames: bool = False,
     position: int = 0,
     num_threads: int = 1,
 ) -> VectorEnvironment:
-    """The environments numbered `indices` of a run. `with_pictures` renders large pictures for videos; another
+    """The environments numbered `indices` of a run. `with_frames` renders large frames for videos; another
     `position` gives other episodes. `num_threads` step them where the simulator allows it.
     """
     game = procgen_game(settings.name)
@@ -27,10 +27,10 @@ def make(
     if game is not None:
         from rlcluster.environments.procgen import ProcgenEnvironments
 
-        return ProcgenEnvironments(settings, game, seeds, with_pictures, num_threads)
+        return ProcgenEnvironments(settings, game, seeds, with_frames, num_threads)
     from rlcluster.environments.gymnasium import GymnasiumEnvironments
 
-    return GymnasiumEnvironments(settings, seeds, with_pictures)
+    return GymnasiumEnvironments(settings, seeds, with_frames)
 
 
 def describe(settings: EnvSettings) -> EnvironmentSpec:

@@ -25,9 +25,9 @@ NumpyEnv = gymnasium.Env[Any, Any]
 class GymnasiumEnvironments(VectorEnvironment):
     """N environments, stepped one after the other; a finished one is reset in the same step."""
 
-    def __init__(self, settings: EnvSettings, seeds: dict[int, int], with_pictures: bool) -> None:
+    def __init__(self, settings: EnvSettings, seeds: dict[int, int], with_frames: bool) -> None:
         self.indices = list(seeds)
-        render_mode = "rgb_array" if with_pictures else None
+        render_mode = "rgb_array" if with_frames else None
         self._envs = [_make_one(settings.name, render_mode) for _ in self.indices]
         self.spec = _spec_of(self._envs[0], settings.name)
         num = len(self._envs)
@@ -70,11 +70,11 @@ class GymnasiumEnvironments(VectorEnvironment):
                 for name, value in attributes.items():
                     setattr(layer, name, _from_json(value))
 
-    def picture(self) -> NDArray[np.uint8]:
+    def frame(self) -> NDArray[np.uint8]:
         try:
             return np.asarray(self._envs[0].render(), np.uint8)
         except gymnasium.error.DependencyNotInstalled as error:
-            raise UserError(f"no picture of {self._envs[0]}: {error}") from None
+            raise UserError(f"no frame of {self._envs[0]}: {error}") from None
 
     def close(self) -> None:
         for env in self._envs:

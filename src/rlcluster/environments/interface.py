@@ -25,7 +25,7 @@ class EnvironmentSpec(NamedTuple):
 class Step(NamedTuple):
     """What one step gave. The arrays belong to the environments and are overwritten by the next step.
 
-    Where an episode ended, `VectorEnvironment.observations` already shows the first picture of the next one.
+    Where an episode ended, `VectorEnvironment.observations` already shows the first frame of the next one.
     """
 
     rewards: NDArray[np.float32]  # [N], raw
@@ -66,7 +66,7 @@ class VectorEnvironment(ABC):
         return None
 
     @abstractmethod
-    def picture(self) -> NDArray[np.uint8]:
+    def frame(self) -> NDArray[np.uint8]:
         """[H, W, 3] the first environment as a person would like to see it."""
 
     @abstractmethod

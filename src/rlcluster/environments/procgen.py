@@ -1,7 +1,7 @@
 """Procgen's 16 games through the engine's own C library (the libenv interface), without gym and gym3.
 
 Each environment is an engine instance of its own (num = 1, no threads), seeded from (seed, i), so that an
-environment's course does not depend on its neighbours. All instances write into one buffer of pictures. Threads of
+environment's course does not depend on its neighbours. All instances write into one buffer of frames. Threads of
 ours step them: a call into the engine does not hold Python's lock.
 """
 
@@ -25,7 +25,7 @@ from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
 SPEC = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15)
-PICTURE_SIZE = 512
+FRAME_SIZE = 512
 MAX_STATE_BYTES = 2**20
 
 DISTRIBUTION_MODES = {"easy": 0, "hard": 1, "extreme": 2, "memory": 10, "exploration": 1}
@@ -75,7 +75,7 @@ class ProcgenEnvironments(VectorEnvironment):
     spec = SPEC
 
     def __init__(
-        self, settings: EnvSettings, game: str, seeds: dict[int, int], with_pictures: bool, num_threads: int
+        self, settings: EnvSettings, game: str, seeds: dict[int, int], with_frames: bool, num_threads: int
     ) -> None:
         self.indices = list(seeds)
         options = engine_options(settings, game)
@@ -92,12 +92,12 @@ class ProcgenEnvironments(VectorEnvironment):
             "prev_level_seed": np.zeros(num, np.int32),
             "prev_level_complete": np.zeros(num, np.uint8),
         }
-        if with_pictures:
-            self._info["rgb"] = np.zeros((1, PICTURE_SIZE, PICTURE_SIZE, 3), np.uint8)  # environment 0 alone
+        if with_frames:
+            self._info["rgb"] = np.zeros((1, FRAME_SIZE, FRAME_SIZE, 3), np.uint8)  # environment 0 alone
         self._never = np.zeros(num, np.bool_)
         self._alive: list[Any] = []  # C memory that the engine refers to
         self._handles = [
-            self._start(k, {**options, "rand_seed": seed, "render_human": with_pictures and k == 0})
+            self._start(k, {**options, "rand_seed": seed, "render_human": with_frames and k == 0})
             for k, seed in enumerate(seeds.values())
         ]
         self._num_threads = min(num_threads, num)
@@ -141,7 +141,7 @@ class ProcgenEnvironments(VectorEnvironment):
     def level_seeds(self) -> NDArray[np.int32]:
         return self._info["level_seed"]
 
-    def picture(self) -> NDArray[np.uint8]:
+    def frame(self) -> NDArray[np.uint8]:
         return np.array(self._info.get("rgb", self.observations)[0], np.uint8)
 
     def close(self) -> None:

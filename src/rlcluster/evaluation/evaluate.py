@@ -16,6 +16,7 @@ from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
+from rlcluster.reports import statistics
 from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, settings_of
 from rlcluster.runs.checkpoints import find_checkpoint, latest_run
 from rlcluster.runs.evaluations import write_evaluation
@@ -26,7 +27,6 @@ from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 MAX_ENVS = 64
 FIRST_ENVIRONMENT = 1_000_000  # evaluation has environments of its own: their streams are none of the training's
-BOOTSTRAP_SAMPLES = 10_000
 NOISE_BLOCK = 1024
 WIDTH = 60
 
@@ -136,12 +136,12 @@ def play(
     num_episodes: int,
     deterministic: bool = False,
     on_step: OnStep = lambda _environments, _done, _first_counts: None,
-    with_pictures: bool = False,
+    with_frames: bool = False,
 ) -> Episodes:
     """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
     num_envs = min(MAX_ENVS, num_episodes)
     indices = range(FIRST_ENVIRONMENT, FIRST_ENVIRONMENT + num_envs)
-    vector = environments.make(env, indices, with_pictures, num_threads=torch.get_num_threads())
+    vector = environments.make(env, indices, with_frames, num_threads=torch.get_num_threads())
     noise = _noise(env.seed, indices)
     quota = np.array([len(range(k, num_episodes, num_envs)) for k in range(num_envs)])
     played: list[list[tuple[float, int, bool]]] = [[] for _ in range(num_envs)]
@@ -175,27 +175,20 @@ def play(
 
 
 def summarise(episodes: Episodes) -> dict[str, Any]:
-    """Mean, spread and a 95 % interval of the mean (percentile bootstrap, seeded)."""
+    """Mean, spread and a 95 % interval of the mean (percentile bootstrap over the episodes, seeded)."""
     rewards, lengths = episodes.rewards, episodes.lengths
-    low, high = mean_interval(rewards)
+    interval = statistics.estimate({"episodes": rewards}, statistics.mean)
     return {
         "episodes": len(rewards),
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "reward_min": float(rewards.min()),
         "reward_max": float(rewards.max()),
-        "reward_interval_95": [low, high],
+        "reward_interval_95": [interval.low, interval.high],
         "length_mean": float(lengths.mean()),
         "length_std": float(lengths.std()),
         "levels_completed": None if episodes.completed is None else float(episodes.completed.mean()),
     }
-
-
-def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    draws = np.random.default_rng(0)
-    means = [values[draws.integers(0, len(values), len(values))].mean() for _ in range(BOOTSTRAP_SAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
 
 
 def results_text(result: dict[str, Any], levels: str) -> str:
@@ -228,7 +221,7 @@ class Spectators:
 
     @property
     def wanted(self) -> bool:
-        """True if someone wants pictures."""
+        """True if someone wants frames."""
         return self._screen is not None or self._video is not None
 
     def __enter__(self) -> Spectators:
@@ -244,11 +237,11 @@ class Spectators:
 
     def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
         if self.wanted and first_counts:
-            picture = vector.picture()
+            frame = vector.frame()
             if self._video is not None:
-                self._video.add(picture)
+                self._video.add(frame)
             if self._screen is not None:
-                self._screen.show(picture)
+                self._screen.show(frame)
         if done != self._done and self._screen is None and (sys.stderr.isatty() or done == self._num_episodes):
             end = "" if sys.stderr.isatty() else "\n"
             say(

@@ -21,6 +21,7 @@ from rlcluster.settings.schema import EnvSettings, KernelsName, PolicySettings
 from rlcluster.system import cores, machine
 from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.torch_build import cuda_note, installed_bytes
 
 MEASURE_SECONDS = 1.0
 MIN_MEMORY_GB = 2.0
@@ -99,7 +100,8 @@ def _python() -> str:
 
 def _torch() -> str:
     threads, interop = torch.get_num_threads(), torch.get_num_interop_threads()
-    return f"{torch.__version__}, {threads} threads (inter-op {interop})"
+    note = cuda_note(torch.__version__, torch.version.cuda, installed_bytes())
+    return f"{torch.__version__}, {threads} threads (inter-op {interop}){note}"
 
 
 def _cores() -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
+
+import av
+from av import VideoFrame
+from av.container import InputContainer
 
 SECONDS = 12
 WIDTH = 192  # pixels
-TIMEOUT_SECONDS = 60.0
 QUALITIES = (28, 34, 40, 46)  # H.264's constant rate factor: the first that is small enough
 
 
@@ -21,43 +23,41 @@ def choose(clips: Sequence[Path]) -> Path | None:
 
 def shrink(clip: Path, max_bytes: int) -> bytes | None:
     """The first seconds of a video as a small mp4; None if it is no video, or cannot be made small enough."""
+    try:
+        with av.open(str(clip)) as video:
+            rate = video.streams.video[0].average_rate
+            frames = list(_small_frames(video))
+    except (av.FFmpegError, IndexError):  # IndexError: sound alone
+        return None
+    if not frames:
+        return None
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder, "clip.mp4")
         for quality in QUALITIES:
-            if not _runs_well(_command(clip, small, quality)):
-                return None
+            _encode(frames, rate, small, quality)
             if small.stat().st_size <= max_bytes:
                 return small.read_bytes()
     return None
 
 
-def _runs_well(command: list[str]) -> bool:
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=TIMEOUT_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def _small_frames(video: InputContainer) -> Iterator[VideoFrame]:
+    """With the times that they have in the video."""
+    for frame in video.decode(video=0):
+        if frame.time is None or frame.time >= SECONDS:
+            return
+        height = max(2, 2 * round(frame.height * WIDTH / frame.width / 2))
+        small = frame.reformat(WIDTH, height, "yuv420p", interpolation="AREA")
+        small.pict_type = 0  # the encoder shall choose its key frames anew
+        yield small
 
 
-def _command(clip: Path, small: Path, quality: int) -> list[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it still imports the deprecated pkg_resources
-        import imageio_ffmpeg
-
-    return [
-        *(
-            imageio_ffmpeg.get_ffmpeg_exe(),
-            "-nostdin",
-            "-y",
-            "-loglevel",
-            "error",
-            "-t",
-            str(SECONDS),
-            "-i",
-            str(clip.resolve()),
-        ),
-        *("-an", "-vf", f"scale={WIDTH}:-2:flags=area", "-c:v", "libx264", "-preset", "slow", "-crf", str(quality)),
-        *("-pix_fmt", "yuv420p", "-movflags", "+faststart", str(small)),
-    ]
+def _encode(frames: Sequence[VideoFrame], rate: Fraction | None, path: Path, quality: int) -> None:
+    first = frames[0]
+    assert first.time_base is not None  # else it would have no time
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as clip:
+        stream = clip.add_stream("libx264", rate=rate, options={"preset": "slow", "crf": str(quality)})
+        stream.width, stream.height, stream.pix_fmt = first.width, first.height, "yuv420p"
+        stream.codec_context.time_base = first.time_base
+        stream.codec_context.thread_count = 1  # a tenth fewer bytes than with two, in the same time
+        for frame in (*frames, None):
+            clip.mux(stream.encode(frame))

@@ -159,7 +159,7 @@ def evaluated_text(run: RecordedRun, levels: str) -> str:
     result = run.evaluation.results[levels]
     low, high = result.get("reward_interval_95") or (None, None)
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    actions = ", likeliest actions" if run.evaluation.deterministic else ""
+    actions = ", greedy actions" if run.evaluation.deterministic else ""
     return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
 
 

@@ -106,7 +106,7 @@ def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     def describe(run: RecordedRun) -> str:
         assert run.evaluation is not None
-        kind = "the likeliest actions" if run.evaluation.deterministic else "sampled actions"
+        kind = "greedy actions" if run.evaluation.deterministic else "sampled actions"
         episodes = sorted({int(result["episodes"]) for result in run.evaluation.results.values()})
         return f"{kind}, {' and '.join(map(str, episodes))} episodes"
 

@@ -32,6 +32,7 @@ Aggregate = Callable[[Sequence[Array]], Array]  # arrays [..., n_g], one for eac
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+MAX_DRAWS = 4_000_000  # scores drawn at a time: 64 MB with their indices
 TRIMMED = 0.25  # of each end, for the IQM
 MAX_DEALS = 20_000  # of the runs of one game; beyond it they are sampled
 
@@ -73,8 +74,10 @@ AGGREGATES: dict[str, Aggregate] = {"iqm": iqm, "mean": mean, "median": median, 
 
 def estimate(scores: Scores, aggregate: Aggregate, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The aggregate of these scores with its interval; the same seed gives the same interval."""
-    values = list(scores.values())
-    draws = aggregate(resample(scores, np.random.default_rng(seed), resamples))
+    values, generator = list(scores.values()), np.random.default_rng(seed)
+    block = max(1, MAX_DRAWS // sum(map(len, values)))
+    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
+    draws = np.concatenate([aggregate(resample(scores, generator, size)) for size in sizes])
     return Interval(float(aggregate(values)), *_percentiles(draws))
 
 

@@ -83,7 +83,7 @@ class EnvSettings(Section):
     use_monochrome_assets: bool = Field(False, description="draw plain shapes")
     restrict_themes: bool = Field(False, description="one theme per kind of object")
     use_generated_assets: bool = Field(False, description="random textures instead of drawn ones")
-    paint_vel_info: bool = Field(False, description="show the agent's velocity in the picture")
+    paint_vel_info: bool = Field(False, description="show the agent's velocity in the frame")
 
 
 class TrainingSettings(Section):

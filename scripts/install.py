@@ -1,0 +1,56 @@
+"""`pip install` with the CPU build of PyTorch: python scripts/install.py ARGUMENTS OF PIP INSTALL
+
+pip is asked first what it would install. Only where that is a CUDA build, the CPU build is taken from PyTorch's own
+index; no other package comes from there, and otherwise its address is never contacted. The question is about torch
+alone: an old pip downloads what it is asked about (and finds it in its cache when it installs it).
+
+Runs with the bare Python of a new environment: standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+from rlcluster.system.torch_build import CPU_INDEX, brings_cuda  # noqa: E402 - it is not installed yet
+
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+TORCH = ("--no-deps", "--constraint", str(ROOT / "constraints.txt"), "torch")
+FROM_CPU_INDEX = ("--index-url", CPU_INDEX, "--retries", "1")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Installs, and returns pip's exit code."""
+    report = would_install()
+    if report is not None and brings_cuda(report) and not install_cpu_build():
+        print(
+            f"warning: no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which brings CUDA and "
+            "takes 5 GB",
+            file=sys.stderr,
+        )
+    return subprocess.run([*PIP, *arguments], check=False).returncode
+
+
+def would_install(*options: str) -> Any:
+    """pip's report on torch; None where it has none to give. An installed torch is kept, so the report is empty."""
+    command = [*PIP, "--dry-run", "--report", "-", *options, *TORCH]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return json.loads(result.stdout) if result.returncode == 0 else None
+
+
+def install_cpu_build() -> bool:
+    """Asked first here too: pip may have further sources, and take the CUDA build from one of them."""
+    report = would_install(*FROM_CPU_INDEX)
+    if report is None or brings_cuda(report):
+        return False
+    return subprocess.run([*PIP, *FROM_CPU_INDEX, *TORCH], capture_output=True, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
