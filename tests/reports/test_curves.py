@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlcluster.reports.curves import MAX_POINTS, fps_curve, mean_curve, phase_seconds, reward_curve
-from rlcluster.runs.metrics import COLUMNS, Metrics
+from rlcluster.runs.fields import NAMES
+from rlcluster.runs.metrics import Metrics
 
 
 def metrics_from(**columns: list[float]) -> Metrics:
     length = len(next(iter(columns.values())))
-    base = {name: np.full(length, np.nan) for name in COLUMNS}
+    base = {name: np.full(length, np.nan) for name in NAMES}
     base["update"] = np.arange(1.0, length + 1)
     base["steps_global"] = 100 * base["update"]
     base["elapsed_seconds"] = 2 * base["update"]

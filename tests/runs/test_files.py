@@ -18,7 +18,7 @@ PACKAGE = Path(rlcluster.__file__).parent
 ROOM = Path(rlcluster.runs.__file__).parent
 OTHER_MODULES = sorted(file for file in PACKAGE.rglob("*.py") if not file.is_relative_to(ROOM))
 FILE_NAMES = re.compile(
-    r"metrics\.jsonl|config\.yaml|benchmark_metrics|machine\.json|run_state|checkpoints/|tfevents|evaluation\S*\.json"
+    r"metrics\.jsonl|config\.yaml|plan\.json|benchmark_metrics|machine\.json|run_state|checkpoints/|tfevents|evaluation\S*\.json"
     r"|play\S*\.mp4|_final\b|_step_|\.pt\b"
 )
 FOR_USERS = ("help", "description")  # arguments whose text the user reads

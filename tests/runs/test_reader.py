@@ -10,10 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlcluster.plan import forecast
 from rlcluster.runs.files import runs_below
 from rlcluster.runs.metrics import read_metrics_file
-from rlcluster.runs.reader import cores_used, read_run
+from rlcluster.runs.plan_file import write_plan
+from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState, acquire_lock
+from rlcluster.runs.summary import Processes, processes_without_plan
+from rlcluster.settings.loading import load_settings
+from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
 
 from conftest import evaluation_of, write_run
@@ -166,12 +171,24 @@ def test_a_log_of_the_other_format_has_its_time_from_its_updates(tmp_path):
         ("a3c", "parallel", 1, 4, 1, 4),
     ],
 )
-def test_the_cores_of_a_run(algorithm, mode, world_size, num_workers, num_threads, cores):
-    summary = {
-        **{"algorithm": algorithm, "mode": mode, "world_size": world_size},
-        **{"num_workers": num_workers, "num_threads": num_threads},
-    }
-    assert cores_used(summary, 8) == cores
+def test_the_cores_of_a_run_that_an_earlier_version_made(algorithm, mode, world_size, num_workers, num_threads, cores):
+    written = {"world_size": world_size, "num_workers": num_workers, "num_threads": num_threads}
+    settings = load_settings(algorithm, mode)
+    expected = Processes(world_size, num_workers, num_threads, cores)
+    assert processes_without_plan(settings, {"cores_allowed": 8}, written) == expected
+
+
+def test_the_cores_of_a_run_are_those_of_its_plan(tmp_path):
+    path = write_run(tmp_path / "run", {"mode": "parallel"}, REWARDS, summary=None)
+    settings = load_settings("ppo", "parallel", flags={"parallel.num_workers": 3, "hardware.num_threads": 2})
+    plan = forecast(settings, Cores(16, tuple(Core(k, k) for k in range(16))))
+    assert plan is not None
+    write_plan(path, plan)
+    run = read_run(path)
+    assert run.cores == 6
+    assert (run.summary["world_size"], run.summary["num_workers"], run.summary["num_threads"]) == (3, 3, 2)
+    (path / "plan.json").write_text('{"ranks": []}')
+    assert "its plan.json is not readable and was passed over" in read_run(path).warnings
 
 
 def test_the_latest_run_comes_first(tmp_path):

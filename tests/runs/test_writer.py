@@ -357,7 +357,7 @@ def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
     with pytest.raises(UserError, match=r"PPO_Sequential cannot be written .*; free space and --resume") as caught:  # noqa: SIM117
         with RunDirectory.create(settings_for()) as run, disk_full_after(4000):
             for update in range(1, 200):
-                run.log({**record_at(update), "filler": "x" * 100})
+                run.log({**dict.fromkeys(TAGS, 1 / 3), **record_at(update)})
     assert caught.value.exit_code == EXIT_STORAGE
     assert "\n" not in str(caught.value)
 
@@ -366,7 +366,7 @@ def test_a_disk_that_is_still_full_when_the_run_closes_does_not_hide_the_error(s
     with disk_full_after(4000), pytest.raises(UserError, match=r"PPO_Sequential cannot be written"):  # noqa: SIM117
         with RunDirectory.create(settings_for()) as run:
             for update in range(1, 200):
-                run.log({**record_at(update), "filler": "x" * 100})
+                run.log({**dict.fromkeys(TAGS, 1 / 3), **record_at(update)})
 
 
 def test_a_disk_too_full_for_the_events_is_a_storage_error(settings_for):

@@ -15,23 +15,21 @@ import pytest
 import torch
 import yaml
 
+from rlcluster.plan import Plan
 from rlcluster.runs.checkpoint import load_checkpoint
+from rlcluster.runs.fields import FIELDS
 from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings
 
 from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start, train
 
 ENDLESS = {"--total-updates": 100_000}
-FIELDS = {
-    *("update", "steps_global", "world_size", "fps", "t_iter", "t_rollout", "t_learn", "t_sync"),
-    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac", "explained_variance"),
-    *("learning_rate", "grad_norm", "memory_gb", "peak_memory_gb", "elapsed_seconds"),
-    *("episode_reward_mean", "episode_reward_std", "episode_count", "episode_length_mean"),
-}
+EVERYWHERE = {field.name for field in FIELDS if field.producer not in ("impala", "a3c")}
 SUMMARY = [
-    *("algorithm", "mode", "env", "network", "kernels", "num_envs", "world_size", "num_workers", "num_threads"),
+    *("algorithm", "mode", "env", "network", "num_envs", "world_size", "num_workers", "num_threads", "num_cores"),
     *("duration_seconds", "total_timesteps", "total_updates", "average_fps", "final_fps"),
-    *("initial_reward", "final_reward", "best_reward", "peak_memory_gb", "timesteps_per_hour", "background_load"),
+    *("initial_reward", "final_reward", "best_reward", "peak_memory_gb", "timesteps_per_hour"),
+    *("kernels", "background_load"),
 ]
 
 
@@ -71,6 +69,7 @@ def test_every_cell_of_the_table_trains_and_leaves_the_promised_files(
     assert files - events == {
         "config.yaml",
         "machine.json",
+        "plan.json",
         "run_state.json",
         "benchmark_metrics.json",
         f"checkpoints/{name}_step_{4 * 4 * 32}.pt",
@@ -80,7 +79,8 @@ def test_every_cell_of_the_table_trains_and_leaves_the_promised_files(
     assert len(events) == 1
     records = [json.loads(line) for line in (run / "logs" / log_name / "metrics.jsonl").read_text().splitlines()]
     assert [record["update"] for record in records] == [1, 2, 3, 4, 5]
-    assert records[0].keys() >= FIELDS
+    assert records[0].keys() >= EVERYWHERE
+    assert Plan.from_dict(json.loads((run / "plan.json").read_text())).mode == mode
     summary = json.loads((run / "benchmark_metrics.json").read_text())
     assert list(summary) == SUMMARY
     assert summary["total_updates"] == 5

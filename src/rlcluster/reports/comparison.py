@@ -18,7 +18,8 @@ from rlcluster.reports.fairness import Difference, setting_differences, warnings
 from rlcluster.reports.reference import Range
 from rlcluster.reports.statistics import Interval, Verdict
 from rlcluster.runs.metrics import Column
-from rlcluster.runs.reader import WINDOW, RecordedRun
+from rlcluster.runs.reader import RecordedRun
+from rlcluster.runs.summary import WINDOW
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.loading import flatten
 from rlcluster.system.errors import UserError

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rlcluster.runs.reader import WINDOW
+from rlcluster.runs.summary import WINDOW
 
 
 class Episode(NamedTuple):

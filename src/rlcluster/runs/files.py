@@ -1,6 +1,6 @@
 """The files of a run: their names, their places, and the folders they lie in.
 
-RUN/config.yaml  machine.json  run_state.json  benchmark_metrics.json  evaluation*.json  *.mp4
+RUN/config.yaml  plan.json  machine.json  run_state.json  benchmark_metrics.json  evaluation*.json  *.mp4
 RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt       (or output.checkpoint_dir)
 RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*            (or output.log_dir)
 
@@ -24,6 +24,7 @@ CHECKPOINT_FOLDER, LOG_FOLDER = "checkpoints", "logs"
 
 CONFIG_FILE = "config.yaml"
 MACHINE_FILE = "machine.json"
+PLAN_FILE = "plan.json"
 STATE_FILE = "run_state.json"
 SUMMARY_FILE = "benchmark_metrics.json"
 METRICS_FILE = "metrics.jsonl"

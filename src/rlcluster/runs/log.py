@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlcluster.runs import fields
 from rlcluster.runs.event_file import EventFile
 from rlcluster.runs.files import METRICS_FILE
 from rlcluster.runs.metrics import read_metrics
@@ -32,6 +33,7 @@ class RunLog:
             raise self._not_writable(error) from None
 
     def add(self, record: dict[str, Any]) -> None:
+        fields.refuse_unknown(record)
         try:
             self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
             self._metrics.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlcluster.runs import fields
 from rlcluster.runs.files import LOG_FOLDER, METRICS_FILE, metrics_file
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.console import counted
 from rlcluster.system.errors import UserError
 
-COLUMNS = (
-    *("update", "steps_global", "world_size", "elapsed_seconds"),
-    *("fps", "t_iter", "t_rollout", "t_learn", "t_sync", "learner_idle"),
-    *("policy_loss", "value_loss", "entropy", "memory_gb", "peak_memory_gb"),
-    *("episode_count", "episode_reward_mean", "episode_reward_std", "episode_length_mean", "episode_reward_recent"),
-)
-
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """A log as columns [K], a line for each update; NaN where an update has no value."""
+    """A log as columns [K] by field, a line for each update; NaN where an update has no value."""
 
     columns: Mapping[str, Column]
     num_broken: int  # lines that could not be read
@@ -40,6 +34,19 @@ class Metrics:
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
+
+
+class Columns(dict[str, Column]):
+    """The fields of the log's table, each made when it is first asked for: most readers want a few."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._records = records
+
+    def __missing__(self, name: str) -> Column:
+        fields.refuse_unknown([name])
+        self[name] = np.array([number(record.get(name)) for record in self._records])
+        return self[name]
 
 
 def find_metrics(path: Path, settings: Settings) -> Path:
@@ -65,7 +72,7 @@ def read_metrics_file(path: Path) -> Metrics:
             records.append(record)
     if not records:
         raise UserError(f"{path}: not one update is logged in it; let the run finish its first update")
-    columns = {name: np.array([number(record.get(name)) for record in records]) for name in COLUMNS}
+    columns = Columns(records)
     columns["update"] = np.where(np.isnan(columns["update"]), np.arange(1, len(records) + 1), columns["update"])
     columns["episode_count"] = np.nan_to_num(columns["episode_count"])
     if np.isnan(columns["elapsed_seconds"]).any():

@@ -9,12 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rlcluster.plan import Plan
 from rlcluster.runs.checkpoint import save_checkpoint, settings_of
 from rlcluster.runs.checkpoints import checkpoint_name, checkpoints_in, newest_checkpoint, step_checkpoints
 from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
 from rlcluster.runs.files import METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
 from rlcluster.runs.log import RunLog
 from rlcluster.runs.machines import record_machine
+from rlcluster.runs.plan_file import write_plan
 from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, write_state
 from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
@@ -105,6 +107,9 @@ class RunDirectory:
         """Of the machine that begins or resumes the run; the facts of the first one are kept."""
         update = self.restored["learner"]["updates"] if self.restored is not None else 0
         record_machine(self.path, facts, update)
+
+    def write_plan(self, plan: Plan) -> None:
+        write_plan(self.path, plan)
 
     def log(self, record: dict[str, Any]) -> None:
         """One JSON object per update, and the same in TensorBoard."""

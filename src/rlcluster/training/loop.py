@@ -18,7 +18,7 @@ from rlcluster.learning.learner import LearnReport
 from rlcluster.learning.model import Model
 from rlcluster.plan import Plan
 from rlcluster.runs.episodes import Episode, EpisodeHistory, EpisodeSummary
-from rlcluster.runs.reader import FINAL_FPS_UPDATES
+from rlcluster.runs.summary import FINAL_FPS_UPDATES, Processes, Totals, make_summary
 from rlcluster.settings.schema import Settings
 from rlcluster.system.clock import Stopwatch
 from rlcluster.system.console import say, warn
@@ -215,27 +215,19 @@ class Training:
         }
 
     def _summary(self) -> dict[str, Any]:
-        steps, seconds = self._model.steps_global, self._stopwatch.seconds()
         recent = sum(self._recent_seconds)
+        totals = Totals(
+            steps=self._model.steps_global,
+            updates=self._model.updates,
+            seconds=self._stopwatch.seconds(),
+            final_fps=sum(self._recent_steps) / recent if recent else None,
+            initial_reward=self._episodes.initial_reward,
+            final_reward=self._episodes.recent_reward(),
+            best_reward=self._episodes.best_reward,
+            peak_memory_gb=self._agreed.peak_memory_gb,
+        )
         return {
-            "algorithm": self._settings.algorithm,
-            "mode": self._settings.mode,
-            "env": self._settings.env.name,
-            "network": self._model.policy.network,
+            **make_summary(self._settings, Processes.of(self._plan), totals),
             "kernels": self._model.policy.kernels,
-            "num_envs": self._settings.env.num_envs,
-            "world_size": self._plan.world_size,
-            "num_workers": self._plan.num_acting,
-            "num_threads": self._plan.learner_threads,
-            "duration_seconds": seconds,
-            "total_timesteps": steps,
-            "total_updates": self._model.updates,
-            "average_fps": steps / seconds,
-            "final_fps": sum(self._recent_steps) / recent if recent else None,
-            "initial_reward": self._episodes.initial_reward,
-            "final_reward": self._episodes.recent_reward(),
-            "best_reward": self._episodes.best_reward,
-            "peak_memory_gb": self._agreed.peak_memory_gb,
-            "timesteps_per_hour": steps / seconds * 3600,
             "background_load": self._other_work.share(),  # since the run was begun or resumed
         }

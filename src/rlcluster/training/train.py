@@ -219,6 +219,7 @@ def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Ite
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
         run.write_machine_facts(machine.facts(plan.learner_threads))
+        run.write_plan(plan)
         yield run
 
 
