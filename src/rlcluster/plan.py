@@ -1,9 +1,9 @@
 """Settings + cores + launcher -> Plan: how many processes a run has, and the environments, threads and cores of each.
 
-Every rank resolves the same inputs to the same plan, once, before its loop starts; it is kept in the run directory.
-Loops and reports read it and decide nothing of this themselves.
+Every rank resolves the same inputs to the same plan, once, before its loop starts. The plan is stored in the run
+directory; loops and reports read it and make no such decision themselves.
 
-    rank    takes part in the synchronisation of gradients; has environments, or leads helpers that have them
+    rank    takes part in gradient synchronisation; has environments, or leads helpers that have them
     actor   a helper of IMPALA: plays only
     worker  a helper of A3C: plays, and steps the shared model
 """
@@ -34,7 +34,7 @@ class HelperPlan(NamedTuple):
 
     envs: range
     threads: int
-    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+    cores: tuple[int, ...]  # pinned to these; empty: not pinned
 
 
 class RankPlan(NamedTuple):
@@ -43,7 +43,7 @@ class RankPlan(NamedTuple):
     envs: range
     threads: int  # of our kernels and, unless it has fewer, of torch
     torch_threads: int
-    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+    cores: tuple[int, ...]  # pinned to these; empty: not pinned
     helpers: tuple[HelperPlan, ...] = ()
 
 
@@ -80,13 +80,13 @@ class Plan(NamedTuple):
         return threads if self.mode == "distributed" else min(threads, self.cores_allowed)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, with what readers would otherwise have to derive."""
+        """For JSON; includes the derived properties."""
         derived = {name: getattr(self, name) for name in ("world_size", "num_acting", "learner_threads", "num_cores")}
         return {**self._asdict(), **derived, "ranks": [_rank_to_dict(rank) for rank in self.ranks]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """Raises KeyError, TypeError or ValueError for what is no plan."""
+        """Raises KeyError, TypeError or ValueError if `data` is not a plan."""
         ranks = tuple(_rank_from_dict(rank) for rank in data["ranks"])
         if not ranks:
             raise ValueError("a plan has ranks")
@@ -97,8 +97,8 @@ class Plan(NamedTuple):
 def resolve(
     settings: Settings, machines: Sequence[Cores], places: Sequence[Place], rates: Sequence[Rates | None]
 ) -> Plan:
-    """The plan of a run whose rank r stands at places[r], may use machines[r] and has measured rates[r]; the rates are
-    needed where `needs_rates`. Raises a UserError where a process would have no environment.
+    """The plan of a run whose rank r has places[r], may use machines[r] and has measured rates[r]. Rates are required
+    where `needs_rates`. Raises a UserError if a process would have no environment.
     """
     shares = partition(range(settings.env.num_envs), len(places))
     ranks = tuple(
@@ -110,7 +110,7 @@ def resolve(
 
 
 def forecast(settings: Settings, cores: Cores) -> Plan | None:
-    """The plan of a run on this machine alone; None where it depends on rates that are measured at its start."""
+    """The plan of a run on this machine; None if it depends on rates that the run measures at its start."""
     if needs_rates(settings):
         return None
     world_size = num_local_ranks(settings, cores)
@@ -118,7 +118,7 @@ def forecast(settings: Settings, cores: Cores) -> Plan | None:
 
 
 def needs_rates(settings: Settings) -> bool:
-    """True where the split of the cores between actors and learner is to be chosen by what they achieve."""
+    """True if the split of cores between actors and learner depends on measured rates."""
     leads_actors = settings.traits.helpers_in(settings.mode) == "actors"
     return leads_actors and None in (settings.given_helpers, settings.hardware.num_threads)
 
@@ -131,7 +131,7 @@ def num_local_ranks(settings: Settings, cores: Cores) -> int:
 
 
 def local_places(world_size: int) -> list[Place]:
-    """Of ranks that are all on one machine."""
+    """The places of ranks that are all on one machine."""
     return [Place(rank, world_size, rank, world_size) for rank in range(world_size)]
 
 
@@ -147,14 +147,14 @@ def with_processes(settings: Settings, num_processes: int) -> Settings:
 
 
 class Share(NamedTuple):
-    """What a rank has of its machine."""
+    """The part of its machine that a rank uses."""
 
     threads: int
-    cores: tuple[int, ...]  # that it is pinned to; empty: the system decides
+    cores: tuple[int, ...]  # pinned to these; empty: not pinned
 
 
 def share_of_rank(settings: Settings, cores: Cores, place: Place) -> Share:
-    """Known before the ranks meet: threads must be limited, and cores pinned, before torch starts."""
+    """Known before the ranks join: threads must be limited, and cores pinned, before torch starts."""
     num_ranks = place.local_world_size
     threads = settings.hardware.num_threads
     if threads is None:
@@ -194,7 +194,7 @@ def _resolve_rank(settings: Settings, cores: Cores, place: Place, envs: range, r
 def _resolve_workers(
     settings: Settings, share: Share, envs: range, available: int, exclusive: tuple[int, ...]
 ) -> RankPlan:
-    """As many as the cores can feed; each has a core of its own where they claim all."""
+    """As many workers as the cores can run; each is pinned to a core if they claim all cores."""
     threads = settings.hardware.num_threads or 1
     size = settings.given_helpers or max(1, min(available // threads, len(envs)))
     is_pinned = settings.parallel.pin_workers and size == available and threads == 1
@@ -208,11 +208,11 @@ def _resolve_workers(
 def _resolve_actors(
     settings: Settings, share: Share, envs: range, cores: tuple[int, tuple[int, ...]], rates: Rates | None
 ) -> RankPlan:
-    """Actors and learner have cores of their own where these are just enough, else they share all of them."""
+    """Actors and learner are pinned to separate cores if these are just enough; otherwise they share all cores."""
     available, exclusive = cores
     actors, threads = settings.given_helpers, settings.hardware.num_threads
     if actors is None or threads is None:
-        assert rates is not None, "needs_rates tells who has to measure them"
+        assert rates is not None, "needs_rates says where they are required"
         _, actors, threads = choose_split(available, rates, len(envs), actors, threads)
     is_apart = settings.parallel.pin_workers and actors + threads == available and bool(exclusive)
     # Where there are more threads than cores, torch leaves the actors' cores alone: its operations are short, and its
@@ -251,8 +251,8 @@ def choose_split(
 
 
 def _cores_of_rank(cores: Cores, local_rank: int, num_ranks: int, threads: int) -> tuple[int, ...]:
-    """Its part of the cores, if together the ranks claim all physical ones: another run beside a smaller one would be
-    pinned to the same cores. None where there are too few.
+    """The rank's part of the cores, if the ranks together claim all physical cores. Otherwise it stays unpinned: a
+    second run on the machine would be pinned to the same cores.
     """
     order, num_cores = list(cores.affinity), num_ranks * threads
     if num_cores > cores.physical:  # then a rank has both threads of its cores
@@ -263,7 +263,7 @@ def _cores_of_rank(cores: Cores, local_rank: int, num_ranks: int, threads: int) 
 
 
 def _exclusive_cores(cores: Cores, share: Share, available: int, num_ranks: int) -> tuple[int, ...]:
-    """So many cores that only this rank has; none where other ranks of the machine may be on the same ones."""
+    """`available` cores that only this rank uses; none if other ranks of the machine may use them too."""
     own = tuple(number for number in cores.numbers if number in share.cores) if share.cores else cores.numbers
     return own[:available] if len(own) == available or (num_ranks == 1 and len(own) > available) else ()
 

@@ -1,4 +1,4 @@
-"""Processes that follow orders: answers, memory, silence and bugs of real ones."""
+"""Processes that handle commands: replies, memory, silence and bugs of real ones."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import Helpers, serve
 
 
-def double(number: int, stop: StopRequest, assignment: int, pipe: Any) -> None:
-    """Answers with twice the order and its assignment; 0 makes it hang, a negative one is a bug."""
+def double(number: int, stop: StopRequest, setup: int, pipe: Any) -> None:
+    """Answers with twice the command and its setup; 0 makes it hang, a negative one is a bug."""
 
-    def follow(order: int) -> tuple[int, int]:
-        if order == 0:
+    def handle(command: int) -> tuple[int, int]:
+        if command == 0:
             time.sleep(1000)
-        if order < 0:
-            raise ValueError(f"{order} is negative")
-        return 2 * order, assignment
+        if command < 0:
+            raise ValueError(f"{command} is negative")
+        return 2 * command, setup
 
-    serve(pipe, stop, follow)
+    serve(pipe, stop, handle)
 
 
 def test_each_answers_its_own_orders_and_its_memory_counts() -> None:
     with closing(Helpers("helper", double, [10, 20], timeout=60)) as helpers:
         for number in range(2):
             helpers.send(number, number + 1)
-        answers = []
-        while helpers.num_orders:
-            answers += helpers.answers()
-        assert sorted(answers) == [(0, (2, 10)), (1, (4, 20))]
+        replies = []
+        while helpers.num_open:
+            replies += helpers.replies()
+        assert sorted(replies) == [(0, (2, 10)), (1, (4, 20))]
         assert helpers.memory().memory_gb > machine.memory().memory_gb + 2 * 0.005  # an interpreter each, at least
 
 
@@ -45,24 +45,24 @@ def test_one_that_is_silent_is_named_though_the_other_goes_on_answering() -> Non
         with pytest.raises(RankFailedError, match=r"helper 1 failed: it did not answer for parallel.timeout_seconds=3"):
             while True:
                 helpers.send(0, 1)
-                helpers.answers()
+                helpers.replies()
 
 
 def test_a_bug_is_told_with_its_traceback_and_in_one_line() -> None:
     with closing(Helpers("helper", double, [0], timeout=60)) as helpers:
         helpers.send(0, -5)
         with pytest.raises(RankFailedError, match=r"(?s)helper 0 failed:.*Traceback.*-5 is negative") as error:
-            helpers.answers()
+            helpers.replies()
     assert error.value.reason == "helper 0 failed: ValueError: -5 is negative"
     assert error.value.failed_rank is None  # a helper is no rank
 
 
-@pytest.mark.parametrize("dies", ["before the first order", "during an order"])
+@pytest.mark.parametrize("dies", ["before the first command", "during a command"])
 def test_a_helper_whose_leader_has_died_leaves_without_a_word(dies: str) -> None:
     """It is killed a moment later; what it would print until then explains nothing."""
     leader, helper = multiprocessing.Pipe()
-    leader.send("an order")
-    if dies == "before the first order":
+    leader.send("an command")
+    if dies == "before the first command":
         leader.close()
-    serve(helper, StopRequest(), lambda order: leader.close())
+    serve(helper, StopRequest(), lambda command: leader.close())
     assert leader.closed

@@ -14,7 +14,7 @@ from rlcluster.runs.checkpoint import load_checkpoint, save_checkpoint
 from rlcluster.runs.episodes import Episode
 from rlcluster.system import cores
 from rlcluster.training.hogwild import _content
-from rlcluster.training.hogwild_process import UpdateMade
+from rlcluster.training.hogwild_process import UpdateDone
 from rlcluster.training.pending import pack
 
 from conftest import CARTPOLE, COINRUN, metrics, train
@@ -78,7 +78,7 @@ def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp
     assert steps["before"] == (3 * 2 + len(content["unlogged"])) * steps["update"]  # of 2 workers, 2 environments each
     report = LearnReport(**dict.fromkeys(LearnReport._fields, 0.5))
     episodes = [Episode(1, 0, 10_000.0, 9)]
-    late = _content(UpdateMade(report, steps["update"], 7, episodes, 0.1, 0.1))
+    late = _content(UpdateDone(report, steps["update"], 7, episodes, 0.1, 0.1))
     save_checkpoint(path, {**content, "unlogged": [*content["unlogged"], *pack([late], Ranks())]})
     record = succeed("a3c", run, {"--total-updates": 4}, "--resume")[-1]
     assert record["episode_count"] * record["episode_reward_mean"] >= 10_000

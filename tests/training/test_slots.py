@@ -10,7 +10,7 @@ from rlcluster.learning.rollout import Rollout
 from rlcluster.runs.episodes import Episode
 from rlcluster.training.slots import Slot, SlotBoard, SlotState
 
-STEPS = ("order", "fill", "take", "release")
+STEPS = ("assign", "fill", "take", "release")
 
 
 def rollout(num_envs: int = 2) -> Rollout:
@@ -18,7 +18,7 @@ def rollout(num_envs: int = 2) -> Rollout:
 
 
 def walk(slot: Slot, step: str) -> None:
-    arguments = {"order": (5,), "fill": ([], 0)}.get(step, ())
+    arguments = {"assign": (5,), "fill": ([], 0)}.get(step, ())
     getattr(slot, step)(*arguments)
 
 
@@ -32,7 +32,7 @@ def test_a_slot_goes_round_and_every_other_step_is_refused() -> None:
                 walk(slot, step)
         walk(slot, allowed)
     assert slot.state is SlotState.FREE
-    assert slot.ordered_at == 5
+    assert slot.assigned_at == 5
 
 
 def test_the_board_knows_who_is_free_who_is_late_and_who_came_first() -> None:
@@ -40,9 +40,9 @@ def test_the_board_knows_who_is_free_who_is_late_and_who_came_first() -> None:
     for actor, updates in ((0, 4), (1, 5), (1, 6)):
         slot = board.free(actor)
         assert slot is not None
-        slot.order(updates)
+        slot.assign(updates)
     assert board.free(1) is None
-    assert board.oldest_order() == 4
+    assert board.oldest_assignment() == 4
     assert board.trajectories(SlotState.ACTING) == 1 + 2 + 2
     board.filled(1, 1, [Episode(0, 2, 1.0, 1)])
     board.filled(1, 0, [])
@@ -51,7 +51,7 @@ def test_the_board_knows_who_is_free_who_is_late_and_who_came_first() -> None:
     board.ready()[0].take()
     assert board.trajectories(SlotState.READY, SlotState.LEARNING) == 4
     board.release()
-    assert (board.free(1), board.oldest_order()) == (board.of(SlotState.FREE)[-1], 4)
+    assert (board.free(1), board.oldest_assignment()) == (board.of(SlotState.FREE)[-1], 4)
 
 
 def test_rollouts_of_a_checkpoint_come_first_and_vanish_once_they_are_learnt() -> None:
@@ -59,7 +59,7 @@ def test_rollouts_of_a_checkpoint_come_first_and_vanish_once_they_are_learnt() -
     board.restore([(rollout(), [Episode(0, 0, 1.0, 1)]), (rollout(), [])])
     slot = board.free(0)
     assert slot is not None
-    slot.order(0)
+    slot.assign(0)
     board.filled(0, 0, [])
     assert [slot.actor for slot in board.ready()] == [None, None, 0]
     for slot in board.ready():

@@ -106,7 +106,7 @@ def test_rollouts_on_a_mapped_file_change_nothing_and_leave_nothing(tmp_path: Pa
     assert not list((tmp_path / "large_disk").iterdir())
     refused = train("ppo", tmp_path / "refused", {**options, "--rollout-dir": tmp_path / "nowhere"})
     assert refused.returncode == 74
-    assert "nowhere is no folder that can be written to; make it first" in refused.stderr
+    assert "nowhere is not a writable folder; create it first" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "refused").exists()
 

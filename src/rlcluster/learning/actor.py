@@ -20,18 +20,18 @@ from rlcluster.settings.schema import Settings
 
 
 class Collected(NamedTuple):
-    """What an actor has played."""
+    """What an actor returns."""
 
     rollout: Rollout
-    episodes: list[Episode]  # that finished in it
+    episodes: list[Episode]  # finished in the rollout
 
 
 def make_actor(settings: Settings, envs: range, restored: ActorState | None, num_threads: int = 1) -> Actor:
-    """An actor for these environments of a run, which goes on from `restored`: where the simulators could not tell
-    their state, with other episodes than those at the beginning.
+    """An actor for these environments that resumes from `restored`. Simulators whose state could not be saved start
+    other episodes than at the start of the run.
     """
-    cannot_tell = restored is not None and restored.simulators is None
-    position = int(restored.rollouts.max()) if restored is not None and cannot_tell else 0
+    needs_new_episodes = restored is not None and restored.simulators is None
+    position = int(restored.rollouts.max()) if restored is not None and needs_new_episodes else 0
     vector = environments.make(settings.env, envs, position=position, num_threads=num_threads)
     actor = Actor(vector, settings.training.n_steps, settings.env.seed, settings.traits.targets != "vtrace")
     if restored is not None:
@@ -43,7 +43,7 @@ class Actor:
     """Plays environments, all in one batch per step."""
 
     def __init__(self, environments: VectorEnvironment, n_steps: int, seed: int, values_end: bool = True) -> None:
-        """Without `values_end`, the value of the state in which a rollout ends is left to the learner, and 0 here."""
+        """Without `values_end` the bootstrap value after the last step is 0 here: the learner computes it."""
         self.environments, self._values_end = environments, values_end
         self._seed = seed
         self._shape = RolloutShape(n_steps, environments.num_envs, environments.spec)
@@ -60,8 +60,8 @@ class Actor:
         is_over: Callable[[int], bool] | None = None,
         into: Rollout | None = None,
     ) -> Collected:
-        """The next rollout, by a policy that has seen `version` updates, cut short if `is_over` says so after a step.
-        It is written `into` the given one, or into one of its own, which the next call overwrites.
+        """Plays the next rollout with a policy of `version` updates; ends it early if `is_over` says so after a step.
+        Writes it `into` the given rollout, or into a buffer that the next call overwrites.
         """
         rollout = into or self._own_rollout()
         rollout.envs.copy_(torch.tensor(self.environments.indices))
@@ -101,7 +101,7 @@ class Actor:
         )
 
     def restore(self, state: ActorState) -> None:
-        """Goes on from a state of its environments. Those that could not tell theirs begin new episodes."""
+        """Resumes from a saved state. Environments without one start new episodes."""
         self._rollouts[:] = state.rollouts
         if state.simulators is not None:
             self.environments.restore(state.simulators)

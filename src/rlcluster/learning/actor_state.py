@@ -1,6 +1,4 @@
-"""The state of environments: of one actor, joined over actors, gathered over ranks into a checkpoint and partitioned
-again.
-"""
+"""The state of environments: joined over actors, gathered over ranks into a checkpoint, and partitioned again."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ from rlcluster.exchange.ranks import Ranks, to_tensor
 
 
 class ActorState(NamedTuple):
-    """What continues each environment exactly where it is."""
+    """What resumes each environment exactly."""
 
-    simulators: list[bytes] | None  # None if they cannot tell
-    episode_rewards: NDArray[np.float64]  # [N] of the episode under way
+    simulators: list[bytes] | None  # serialised; None if a simulator cannot save its state
+    episode_rewards: NDArray[np.float64]  # [N] of the running episode
     episode_lengths: NDArray[np.int64]  # [N]
-    rollouts: NDArray[np.int64]  # [N] begun so far: the place in the stream of the actions' noise
+    rollouts: NDArray[np.int64]  # [N] started so far: the position in the stream of action noise
 
     def of(self, envs: range, all_envs: range) -> ActorState:
-        """The part of some of its environments."""
+        """The part that belongs to `envs`."""
         places = slice(envs.start - all_envs.start, envs.stop - all_envs.start)
         return ActorState(
             None if self.simulators is None else self.simulators[places],
@@ -34,7 +32,7 @@ class ActorState(NamedTuple):
 
 
 def join(states: Sequence[ActorState]) -> ActorState:
-    """The states of several actors as one, in their order."""
+    """Concatenates the states of several actors."""
     simulators = [state.simulators for state in states]
     return ActorState(
         None if None in simulators else [one for own in simulators for one in own or []],
@@ -45,9 +43,9 @@ def join(states: Sequence[ActorState]) -> ActorState:
 
 
 def gather(state: ActorState, ranks: Ranks) -> dict[str, Any]:
-    """The states of all ranks as a part of a checkpoint; no simulators where some cannot tell."""
-    cannot_tell = ranks.any(state.simulators is None)
-    simulators = None if cannot_tell else [to_tensor(part) for part in ranks.gather_bytes(state.simulators or [])]
+    """The states of all ranks as part of a checkpoint; without simulators if any of them cannot save its state."""
+    is_missing = ranks.any(state.simulators is None)
+    simulators = None if is_missing else [to_tensor(part) for part in ranks.gather_bytes(state.simulators or [])]
     columns = {name: getattr(state, name) for name in ActorState._fields[1:]}
     return {
         "simulators": simulators,

@@ -18,10 +18,10 @@ ADAM_BETAS = (0.9, 0.999)
 
 
 class Optimizer(Protocol):
-    state: dict[str, Tensor]  # by name: the number of steps, and statistics of the gradients, as large as these
+    state: dict[str, Tensor]  # by name: step count and gradient statistics
 
     def step(self, parameters: Tensor, gradients: Tensor, learning_rate: float) -> None:
-        """Changes the parameters."""
+        """Updates the parameters in place."""
 
 
 class Adam:

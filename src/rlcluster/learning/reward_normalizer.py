@@ -21,12 +21,14 @@ EPSILON = 1e-8
 class RewardNormalizer:
     def __init__(self, env_indices: range, gamma: float, clip: float, ranks: Ranks) -> None:
         self._env_indices, self._gamma, self._clip, self._ranks = env_indices, gamma, clip, ranks
-        self._returns = torch.zeros(len(env_indices), dtype=torch.float64)  # [N] discounted, of this episode
+        self._returns = torch.zeros(
+            len(env_indices), dtype=torch.float64
+        )  # [N] discounted return of the running episode
         self._moments = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """The scaled rewards [T, N] of each rollout; their own returns are part of the statistics. Of two rollouts of
-        one environment, the later one goes on where the earlier one ended.
+        """The scaled rewards [T, N] of each rollout, whose own returns are part of the statistics. Rollouts of the same
+        environment are given in the order of play.
         """
         own = torch.zeros(3, dtype=torch.float64)
         for rollout in rollouts:
@@ -42,15 +44,15 @@ class RewardNormalizer:
         return float((max(0.0, squares / count - (total / count) ** 2) + EPSILON) ** 0.5)
 
     def forget_episodes(self) -> None:
-        """The environments begin new episodes: what was kept of the broken-off ones is void."""
+        """The environments start new episodes: drops the running returns."""
         self._returns.zero_()
 
     def state(self) -> dict[str, Any]:
-        """Of all ranks."""
+        """The statistics and running returns of all ranks."""
         return {"returns": self._ranks.gather_rows(self._returns.clone()), "moments": self._moments.clone()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes the returns of its own environments."""
+        """Keeps the running returns of its own environments only."""
         self.set(state["returns"][list(self._env_indices)], state["moments"])
 
     def set(self, returns: Tensor, moments: Tensor) -> None:

@@ -1,5 +1,5 @@
-"""Rollout: the record of T steps in N environments that goes from the actor to the learner; and where it is kept, in
-the memory of one process or in slots of a file that several processes have mapped.
+"""Rollout: the record of T steps in N environments that an actor passes to the learner, in the memory of one process or
+in slots of a file that several processes have mapped.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Column(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Its bytes in whole cache lines."""
+        """Its size in bytes, rounded up to whole cache lines."""
         return whole_lines(self.num_bytes)
 
 
 class RolloutShape(NamedTuple):
-    """What decides how large a rollout is."""
+    """Determines the size of a rollout."""
 
     n_steps: int
     num_envs: int
@@ -63,19 +63,19 @@ class RolloutShape(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Bytes of one rollout in a file."""
+        """Size of one rollout in a file, in bytes."""
         return sum(column.space for column in self.columns().values())
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Preallocated once and filled again for every update."""
+    """Allocated once and refilled for every update."""
 
     observations: Tensor  # [T, N, ...] bytes for images
     actions: Tensor  # [T, N] int64
     log_probs: Tensor  # [T, N] of the actions taken, under the policy that took them
     values: Tensor  # [T, N]
-    next_values: Tensor  # [T, N] of the state after the step: 0 where terminated, the true last state's where truncated
+    next_values: Tensor  # [T, N] V(next state): 0 if terminated, of the true last state if truncated
     rewards: Tensor  # [T, N] raw
     dones: Tensor  # [T, N] bool, terminated or truncated
     last_observations: Tensor  # [N, ...] of the state after the last step, in which the next rollout begins
@@ -97,7 +97,7 @@ class Rollout:
         )
 
     def of(self, envs: range) -> Rollout:
-        """The trajectories of those of `envs` that are in it, as copies."""
+        """Copies of the trajectories that belong to `envs`."""
         chosen = ((self.envs >= envs.start) & (self.envs < envs.stop)).nonzero().squeeze(-1)
         return Rollout(
             **{
@@ -116,7 +116,7 @@ class Rollout:
 
 
 class Slots:
-    """Rollouts that several processes share, without a copy, in a `slots_file`."""
+    """Rollouts in a `slots_file`, shared by several processes without a copy."""
 
     def __init__(self, path: Path, shape: RolloutShape, num_slots: int) -> None:
         whole = map_file(path, num_slots * shape.space)
@@ -138,7 +138,7 @@ def slots_file(shape: RolloutShape, num_slots: int, folder: Path | None = None) 
 
 
 def mapped_rollout(shape: RolloutShape, folder: str | None) -> Rollout | None:
-    """One on a file in the user's folder; None if there is no such folder: it is to be in memory."""
+    """A rollout mapped from a file in the user's folder; None without a folder: allocate it in memory."""
     if folder is None:
         return None
     with slots_file(shape, 1, Path(folder)) as file:
@@ -146,7 +146,7 @@ def mapped_rollout(shape: RolloutShape, folder: str | None) -> Rollout | None:
 
 
 def _rollout_in(memory: Tensor, shape: RolloutShape) -> Rollout:
-    """A rollout whose tensors are parts of `memory`."""
+    """A rollout whose tensors are views of `memory`."""
     tensors, start = {}, 0
     for name, column in shape.columns().items():
         part = memory[start : start + column.num_bytes]

@@ -119,7 +119,7 @@ def number(value: object) -> float:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """One update, if the line tells of one: how many steps, and when."""
+    """The record of one update; None if the line is broken or has no steps or time."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -26,7 +26,7 @@ from rlcluster.settings.schema import EnvSettings, Settings
 
 NOT_THE_TASK = ("name", "num_envs", "seed")
 
-STALE_EVALUATION = 0.95  # an evaluation of a checkpoint before this share of the run is told
+STALE_EVALUATION = 0.95  # warn of an evaluation whose checkpoint is from before this share of the run
 
 
 class RecordedRun(NamedTuple):

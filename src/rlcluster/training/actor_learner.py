@@ -1,9 +1,9 @@
-"""IMPALA: actors keep acting while the learner learns; V-trace corrects the lag.
+"""IMPALA: actors keep acting while the learner learns; V-trace corrects for the lag.
 
-An update takes ready rollouts, the oldest first, until it has as many trajectories as this rank has environments.
-Deterministic: exactly one rollout from each actor, played with the parameters of one update ago; then the same seed
-gives the same run. Slots bound the lag: an actor waits when all of its slots hold rollouts that are not learnt yet, and
-the learner waits for an actor that is as many updates behind as it has slots.
+An update takes ready rollouts, oldest first, until it has as many trajectories as this rank has environments. In
+deterministic mode it takes exactly one rollout from each actor, played with the parameters of the previous update, so
+the same seed gives the same run. Slots bound the lag: an actor waits while all its slots hold pending rollouts, and the
+learner waits for an actor that is as many updates behind as it has slots.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rlcluster.training.actors import Actors
 from rlcluster.training.loop import Updated
 from rlcluster.training.slots import Slot, SlotBoard, SlotState
 
-DETERMINISTIC_ROUNDS = 2  # rollouts of each environment that are ordered and not learnt yet
+DETERMINISTIC_ROUNDS = 2  # rollouts per environment that are running or pending
 
 
 class ActorLearner:
-    """A learner in this process, and actors in processes of their own."""
+    """A learner in this process, actors in processes of their own."""
 
     def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
@@ -57,10 +57,10 @@ class ActorLearner:
         self._states: dict[int, ActorState] = {}
         self._busy_seconds, self._idle_seconds = 0.0, 0.0
         self._actors.publish(self.model.parameters, self.model.updates)
-        self._order()
+        self._assign()
 
     def update(self, progress: float) -> Updated:
-        with self._timer("rollout"):  # what it waits for them
+        with self._timer("rollout"):  # time waiting for actors
             taken = self._take()
         held = self._slots.trajectories(SlotState.READY, SlotState.LEARNING)
         occupancy = held / (len(self._envs) * self._actors.num_slots)
@@ -70,8 +70,8 @@ class ActorLearner:
         self._actors.publish(self.model.parameters, self.model.updates)
         episodes = [episode for slot in taken for episode in slot.episodes]
         self._slots.release()
-        self._order()
-        return Updated(report, episodes, self._figures(lags, occupancy))
+        self._assign()
+        return Updated(report, episodes, self._metrics(lags, occupancy))
 
     def synchronise(self) -> None:
         self.model.synchronise()
@@ -80,8 +80,8 @@ class ActorLearner:
         return self._actors.memory()
 
     def state(self) -> dict[str, Any]:
-        """Waits for the rollouts that are being played: they are part of it, so that nothing is lost."""
-        self._actors.ask_states()
+        """Waits for running rollouts: they are part of the state, so nothing is lost."""
+        self._actors.request_states()
         while len(self._states) < len(self._actors):
             self._receive()
         own = actor_state.join([self._states[number] for number in range(len(self._actors))])
@@ -108,10 +108,10 @@ class ActorLearner:
             threads, actors = counted(own.threads, "thread"), counted(len(own.helpers), "actor")
             say(f"each learner has {threads} and {actors}, {where}")
 
-    def _order(self) -> None:
-        """Rollouts into free slots, from the actors in turn, as long as no more than the slots' worth is pending or
-        being played; those of a checkpoint count too. Deterministic: two of each environment, with the parameters of
-        now.
+    def _assign(self) -> None:
+        """Commands rollouts into free slots, round-robin over the actors, while the pending and running ones (restored
+        ones included) stay within what the slots hold. Deterministic mode keeps two rollouts per environment, played
+        with the current parameters.
         """
         rounds = DETERMINISTIC_ROUNDS if self._is_deterministic else self._actors.num_slots
         room = rounds * len(self._envs) - self._slots.trajectories(SlotState.READY, SlotState.ACTING)
@@ -120,7 +120,7 @@ class ActorLearner:
                 slot = self._slots.free(actor)
                 if slot is not None and slot.rollout.num_envs <= room:
                     room -= slot.rollout.num_envs
-                    slot.order(self.model.updates)
+                    slot.assign(self.model.updates)
                     self._actors.fill(actor, slot.number, self.model.updates if self._is_deterministic else None)
 
     def _take(self) -> list[Slot]:
@@ -138,11 +138,11 @@ class ActorLearner:
         return taken
 
     def _somebody_is_late(self) -> bool:
-        oldest = self._slots.oldest_order()
+        oldest = self._slots.oldest_assignment()
         return oldest is not None and self.model.updates - oldest >= self._actors.num_slots
 
     def _next(self, turn: int) -> Slot | None:
-        """The oldest ready rollout; deterministic: of the actor whose turn it is, after those from a checkpoint."""
+        """The oldest ready slot. Deterministic mode: restored ones first, then that of the actor whose turn it is."""
         fitting = (
             slot
             for slot in self._slots.ready()
@@ -151,16 +151,16 @@ class ActorLearner:
         return next(fitting, None)
 
     def _receive(self) -> None:
-        for actor, answer in self._actors.answers():
-            if isinstance(answer, ActorState):
-                self._states[actor] = answer
+        for actor, reply in self._actors.replies():
+            if isinstance(reply, ActorState):
+                self._states[actor] = reply
                 continue
-            self._busy_seconds += answer.busy_seconds
-            self._idle_seconds += answer.idle_seconds
-            self._slots.filled(actor, answer.slot, answer.episodes)
+            self._busy_seconds += reply.busy_seconds
+            self._idle_seconds += reply.idle_seconds
+            self._slots.filled(actor, reply.slot, reply.episodes)
 
-    def _figures(self, lags: Tensor, occupancy: float) -> dict[str, float]:
-        """Means over all ranks, and the largest lag of all."""
+    def _metrics(self, lags: Tensor, occupancy: float) -> dict[str, float]:
+        """Means over all ranks, and the largest lag."""
         waited, seconds = self._timer.seconds("rollout"), self._busy_seconds + self._idle_seconds
         own = [
             float(lags.mean()),

@@ -1,4 +1,4 @@
-"""What an actor's process does: it fills the slots that the learner names, with parameters from shared memory."""
+"""The process of an IMPALA actor: it fills the slots that the learner names, with parameters from shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.signals import StopRequest
-from rlcluster.training.helpers import TellState, serve
+from rlcluster.training.helpers import GetState, serve
 
 if TYPE_CHECKING:
     from rlcluster.learning.actor_state import ActorState
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """What an actor must know to begin."""
+class Setup:
+    """What an actor needs to start."""
 
     settings_json: str
     plan: HelperPlan
@@ -30,52 +30,52 @@ class Assignment:
     parameters: Path
 
 
-class Fill(NamedTuple):
-    """An order: play a rollout into this slot."""
+class FillSlot(NamedTuple):
+    """Command: play a rollout into this slot."""
 
     slot: int
-    version: int | None  # with these parameters; None: with the newest
+    version: int | None  # of the parameters to act with; None: the newest
 
 
-class Filled(NamedTuple):
-    """The answer to Fill."""
+class SlotFilled(NamedTuple):
+    """Reply to FillSlot."""
 
     slot: int
-    episodes: list[Episode]  # that finished in it
+    episodes: list[Episode]  # finished in the rollout
     busy_seconds: float
-    idle_seconds: float  # before it, without an order
+    idle_seconds: float  # before the command arrived
 
 
-def act(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> None:
+def act(number: int, stop: StopRequest, setup: Setup, pipe: Any) -> None:
     """The process of actor `number`."""
-    cores.limit_threads(assignment.plan.threads)
-    cores.pin_to(assignment.plan.cores)
+    cores.limit_threads(setup.plan.threads)
+    cores.pin_to(setup.plan.cores)
     from rlcluster.exchange.shared_parameters import SharedParameters
     from rlcluster.learning.actor import make_actor
     from rlcluster.learning.flat import FlatParameters
     from rlcluster.learning.rollout import RolloutShape, Slots
     from rlcluster.networks.policy import make_policy
 
-    settings = Settings.model_validate_json(assignment.settings_json)
-    actor = make_actor(settings, assignment.plan.envs, assignment.restored)
+    settings = Settings.model_validate_json(setup.settings_json)
+    actor = make_actor(settings, setup.plan.envs, setup.restored)
     spec = actor.environments.spec
     policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
     own = FlatParameters(policy).parameters
-    parameters = SharedParameters(assignment.parameters, len(own))
-    shape = RolloutShape(settings.training.n_steps, len(assignment.plan.envs), spec)
-    slots = Slots(assignment.slots, shape, assignment.num_slots)
+    parameters = SharedParameters(setup.parameters, len(own))
+    shape = RolloutShape(settings.training.n_steps, len(setup.plan.envs), spec)
+    slots = Slots(setup.slots, shape, setup.num_slots)
     idle_since = time.perf_counter()
 
-    def follow(order: Fill | TellState) -> Filled | ActorState:
+    def handle(command: FillSlot | GetState) -> SlotFilled | ActorState:
         nonlocal idle_since
-        if isinstance(order, TellState):
+        if isinstance(command, GetState):
             return actor.state()
         start = time.perf_counter()
-        version = parameters.take(own, order.version)
-        played = actor.collect(policy, version, into=slots[order.slot])
+        version = parameters.take(own, command.version)
+        played = actor.collect(policy, version, into=slots[command.slot])
         end = time.perf_counter()
         idle, idle_since = start - idle_since, end
-        return Filled(order.slot, played.episodes, end - start, idle)
+        return SlotFilled(command.slot, played.episodes, end - start, idle)
 
-    serve(pipe, stop, follow)
+    serve(pipe, stop, handle)
     actor.environments.close()

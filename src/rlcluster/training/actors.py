@@ -1,4 +1,4 @@
-"""The actors of one learner: their processes, the slots that they fill, and the parameters that they act with."""
+"""The actors of one learner: their processes, their slots, and the parameters they act with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlcluster.learning.rollout import RolloutShape, Slots, slots_file
 from rlcluster.plan import RankPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
-from rlcluster.training.actor_process import Assignment, Fill, Filled, act
-from rlcluster.training.helpers import Helpers, TellState
+from rlcluster.training.actor_process import FillSlot, Setup, SlotFilled, act
+from rlcluster.training.helpers import GetState, Helpers
 from rlcluster.training.slots import Slot
 
 
@@ -31,14 +31,14 @@ class Actors:
         self.num_slots = settings.parallel.slots_per_actor  # of each
         shapes = [RolloutShape(settings.training.n_steps, len(own.envs), spec) for own in plan.helpers]
         folder = Path(settings.hardware.rollout_dir) if settings.hardware.rollout_dir is not None else None
-        with ExitStack() as files:  # they have no names: open until all actors have mapped them
+        with ExitStack() as files:  # unnamed files: keep them open until all actors have mapped them
             parameters = files.enter_context(parameters_file(num_parameters))
             slots = [files.enter_context(slots_file(shape, self.num_slots, folder)) for shape in shapes]
             self._parameters = SharedParameters(parameters.path, num_parameters)
             pairs = zip(slots, shapes, strict=True)
             self._rollouts = [Slots(file.path, shape, self.num_slots) for file, shape in pairs]
-            assignments = [
-                Assignment(
+            setups = [
+                Setup(
                     settings_json=settings.model_dump_json(),
                     plan=own,
                     restored=restored.of(own.envs, plan.envs) if restored is not None else None,
@@ -48,7 +48,7 @@ class Actors:
                 )
                 for own, file in zip(plan.helpers, slots, strict=True)
             ]
-            self._helpers = Helpers("actor", act, assignments, settings.parallel.timeout_seconds)
+            self._helpers = Helpers("actor", act, setups, settings.parallel.timeout_seconds)
 
     def __len__(self) -> int:
         return len(self._helpers)
@@ -57,20 +57,20 @@ class Actors:
         self._parameters.publish(parameters, version)
 
     def fill(self, actor: int, slot: int, version: int | None) -> None:
-        """Orders a rollout, with the parameters of this version or with the newest."""
-        self._helpers.send(actor, Fill(slot, version))
+        """Commands a rollout, with this version of the parameters or the newest."""
+        self._helpers.send(actor, FillSlot(slot, version))
 
-    def ask_states(self) -> None:
-        """Each actor will answer with its state, after the rollouts that were ordered before."""
+    def request_states(self) -> None:
+        """Each actor will reply with its state, after the rollouts that it was commanded before."""
         for number in range(len(self)):
-            self._helpers.send(number, TellState())
+            self._helpers.send(number, GetState())
 
-    def answers(self) -> list[tuple[int, Filled | ActorState]]:
-        """Waits for the next ones; each with the number of its actor."""
-        return self._helpers.answers()
+    def replies(self) -> list[tuple[int, SlotFilled | ActorState]]:
+        """Waits for the next replies; returns each with the number of its actor."""
+        return self._helpers.replies()
 
     def slots(self) -> list[Slot]:
-        """Of all actors, free."""
+        """Free slots for all actors."""
         return [
             Slot(rollout, actor, number)
             for actor, rollouts in enumerate(self._rollouts)
@@ -78,7 +78,7 @@ class Actors:
         ]
 
     def memory(self) -> Memory:
-        """Of all actors and of this process."""
+        """Memory of all actors and of this process."""
         return self._helpers.memory()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Processes that follow orders: the actors of a learner, the workers of A3C.
+"""Processes that execute commands: IMPALA's actors and A3C's workers.
 
-Orders and answers are small messages in a pipe for each helper; no lock and no queue is shared. A helper that fails or
-is silent for too long ends the run.
+Commands and replies are small messages over one pipe per helper; no lock or queue is shared. A helper that fails, or
+does not reply within the time-out, ends the run.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from rlcluster.system.processes import POLL_SECONDS, Crew, RankFailedError, Sile
 from rlcluster.system.signals import StopRequest
 
 
-class TellState(NamedTuple):
-    """An order that every helper follows: tell what you have of your own, for a checkpoint."""
+class GetState(NamedTuple):
+    """Command that every helper understands: reply with your state, for a checkpoint."""
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     content: Any
-    memory: Memory  # of the helper's process
-    signal_number: int | None  # that has reached it
+    memory: Memory  # of the helper
+    signal_number: int | None  # that the helper has received
 
 
 class Helpers:
-    """Each runs target(number, stop, assignment, pipe), which ends in `serve`. The pipe carries orders and answers."""
+    """Helper processes of one rank. Each runs target(number, stop, setup, pipe), which calls `serve`."""
 
-    def __init__(self, name: str, target: Callable[..., None], assignments: Sequence[Any], timeout: float) -> None:
-        """Returns when all are ready. `name` is what errors call one of them; `timeout` is in seconds."""
-        self._name, self._silence = name, Silence(len(assignments), timeout)
-        pipes = [multiprocessing.get_context("spawn").Pipe() for _ in assignments]
+    def __init__(self, name: str, target: Callable[..., None], setups: Sequence[Any], timeout: float) -> None:
+        """Returns when all are ready. `name` is the noun that errors use for a helper; `timeout` is in seconds."""
+        self._name, self._silence = name, Silence(len(setups), timeout)
+        pipes = [multiprocessing.get_context("spawn").Pipe() for _ in setups]
         self._pipes = {ours: number for number, (ours, _) in enumerate(pipes)}
-        self._memories = [Memory(0.0, 0.0) for _ in assignments]
-        self._orders = [1] * len(assignments)  # not answered yet; the first answer is that it is ready
+        self._memories = [Memory(0.0, 0.0) for _ in setups]
+        self._open = [1] * len(setups)  # commands without a reply; the first reply means: ready
         self._is_stop_passed_on = False
-        self._crew = Crew(len(pipes), target, lambda number: (assignments[number], pipes[number][1]), name)
+        self._crew = Crew(len(pipes), target, lambda number: (setups[number], pipes[number][1]), name)
         self._crew.start()
         try:
             for _, theirs in pipes:
                 theirs.close()
-            while self.num_orders:
-                self.answers()
+            while self.num_open:
+                self.replies()
         except BaseException:
             self._crew.end()
             raise
@@ -55,42 +55,42 @@ class Helpers:
         return len(self._pipes)
 
     @property
-    def num_orders(self) -> int:
-        """That are not answered yet."""
-        return sum(self._orders)
+    def num_open(self) -> int:
+        """Commands that have no reply yet."""
+        return sum(self._open)
 
     def is_busy(self, number: int) -> bool:
-        return self._orders[number] > 0
+        return self._open[number] > 0
 
-    def send(self, number: int, order: Any) -> None:
-        self._orders[number] += 1
-        with suppress(OSError):  # it has died: waiting for its answer says how
-            list(self._pipes)[number].send(order)
+    def send(self, number: int, command: Any) -> None:
+        self._open[number] += 1
+        with suppress(OSError):  # it died: waiting for its reply will report how
+            list(self._pipes)[number].send(command)
 
-    def answers(self) -> list[tuple[int, Any]]:
-        """Waits for the next answers; each with the number of its helper."""
+    def replies(self) -> list[tuple[int, Any]]:
+        """Waits for the next replies; returns each with the number of its helper."""
         while True:
             start = time.monotonic()
-            waiting = [pipe for pipe, number in self._pipes.items() if self._orders[number]]
-            answers = []
+            waiting = [pipe for pipe, number in self._pipes.items() if self._open[number]]
+            replies = []
             for pipe in self._crew.wait(POLL_SECONDS, waiting):
-                with suppress(EOFError, OSError):  # it has died: the next turn of this loop says how
-                    answers.append((self._pipes[pipe], pipe.recv()))
-            for number, answer in answers:
-                self._orders[number] -= 1
+                with suppress(EOFError, OSError):  # it died: the next iteration reports how
+                    replies.append((self._pipes[pipe], pipe.recv()))
+            for number, reply in replies:
+                self._open[number] -= 1
                 self._silence.end(number)
-                self._memories[number] = answer.memory
-                self._pass_on(answer.signal_number)
-            heard = {number for number, _ in answers}
+                self._memories[number] = reply.memory
+                self._pass_on(reply.signal_number)
+            heard = {number for number, _ in replies}
             others = [number for number in map(self._pipes.__getitem__, waiting) if number not in heard]
             silent = self._silence.add(time.monotonic() - start, others)
             if silent is not None:
                 raise RankFailedError(silent, self._silence.outcome(), self._name)
-            if answers:
-                return [(number, answer.content) for number, answer in answers]
+            if replies:
+                return [(number, reply.content) for number, reply in replies]
 
     def memory(self) -> Memory:
-        """Of all of them and of this process."""
+        """Memory of all helpers and of this process."""
         return Memory(*(sum(column) for column in zip(machine.memory(), *self._memories, strict=True)))
 
     def close(self) -> None:
@@ -100,34 +100,34 @@ class Helpers:
         self._crew.end()
 
     def _pass_on(self, signal_number: int | None) -> None:
-        """What was meant to stop a helper stops the run: this process then has been told as well."""
+        """A signal that stops a helper stops the run: raise it in this process as well."""
         if signal_number is not None and not self._is_stop_passed_on:
             self._is_stop_passed_on = True
             signal.raise_signal(signal_number)
 
 
-def serve(pipe: Any, stop: StopRequest, follow: Callable[[Any], Any]) -> None:
-    """Answers each order with what `follow` makes of it, until None comes or nobody is there any more. A signal only
-    goes into the answers: whoever gives the orders decides when the run stops.
+def serve(pipe: Any, stop: StopRequest, handle: Callable[[Any], Any]) -> None:
+    """Replies to each command with the result of `handle`, until None arrives or the parent is gone. A signal is only
+    reported in the replies: the parent decides when the run stops.
     """
-    answer = None  # ready
-    while _is_sent(pipe, Answer(answer, machine.memory(), stop.signal_number)):
-        order = _next_order(pipe)
-        if order is None:
+    reply = None  # ready
+    while _is_sent(pipe, Reply(reply, machine.memory(), stop.signal_number)):
+        command = _next_command(pipe)
+        if command is None:
             return
-        answer = follow(order)
+        reply = handle(command)
 
 
-def _is_sent(pipe: Any, answer: Answer) -> bool:
+def _is_sent(pipe: Any, reply: Reply) -> bool:
     try:
-        pipe.send(answer)
+        pipe.send(reply)
     except ConnectionError:
         return False
     return True
 
 
-def _next_order(pipe: Any) -> Any:
-    """None also if whoever gives the orders has died."""
+def _next_command(pipe: Any) -> Any:
+    """None if the parent has died."""
     try:
         return pipe.recv()
     except (EOFError, ConnectionError):

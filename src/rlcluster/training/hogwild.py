@@ -1,8 +1,8 @@
-"""A3C: workers play and step shared parameters without locks (Hogwild); this process counts, logs and saves.
+"""A3C: workers play and step a shared model without locks (Hogwild); the rank counts, logs and saves.
 
-What counts as one update of the run is as many of the workers' as there are workers, whoever made them: about as many
-steps as an update of A2C. Between ranks, the parameters and RMSProp's statistics are averaged every `sync_updates` of
-them; the workers rest meanwhile.
+One update of the run is as many worker updates as there are workers, whichever worker made them: about as many steps as
+an update of A2C. Every `sync_updates` updates the ranks average parameters and RMSProp statistics while their workers
+are idle.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rlcluster.plan import Plan
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
 from rlcluster.training import loop
-from rlcluster.training.helpers import Helpers, TellState
-from rlcluster.training.hogwild_process import Assignment, MakeUpdate, UpdateMade, WorkerState, work
+from rlcluster.training.helpers import GetState, Helpers
+from rlcluster.training.hogwild_process import RunUpdate, Setup, UpdateDone, WorkerState, work
 from rlcluster.training.loop import Updated
 from rlcluster.training.pending import pack, unpack
 
@@ -44,7 +44,7 @@ class Hogwild:
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
         num_parameters = count_parameters(policy)
         kept = unpack(restored.get("unlogged", [])) if restored is not None and ranks.rank == 0 else []
-        self._made = [_from_content(content) for content in kept]  # not in the log yet; their steps are counted
+        self._made = [_from_content(content) for content in kept]  # not logged yet, but their steps are counted
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}
         with hogwild_file(num_parameters, size) as file:
@@ -53,8 +53,8 @@ class Hogwild:
             self.model.push()
             if restored is not None:
                 self.model.restore(restored["learner"])
-            assignments = [
-                Assignment(
+            setups = [
+                Setup(
                     settings_json=_as_if_alone(settings, own.envs).model_dump_json(),
                     plan=own,
                     restored=_share(restored, own.envs, plan.num_acting) if restored is not None else None,
@@ -63,14 +63,14 @@ class Hogwild:
                 )
                 for own in helpers
             ]
-            self._workers = Helpers("worker", work, assignments, settings.parallel.timeout_seconds)
+            self._workers = Helpers("worker", work, setups, settings.parallel.timeout_seconds)
 
     def update(self, progress: float) -> Updated:
         size = len(self._workers)
         while len(self._made) < size:
             for number in range(size):
                 if not self._workers.is_busy(number):
-                    self._workers.send(number, MakeUpdate(progress, self.model.updates))
+                    self._workers.send(number, RunUpdate(progress, self.model.updates))
             self._receive()
         made, self._made = self._made[:size], self._made[size:]
         self._count()
@@ -80,22 +80,22 @@ class Hogwild:
             if self.model.updates % self._settings.parallel.sync_updates == 0:
                 self.synchronise()
         episodes = [episode for one in made for episode in one.episodes]
-        return Updated(self._report(made), episodes, self._figures(made))
+        return Updated(self._report(made), episodes, self._metrics(made))
 
     def synchronise(self) -> None:
-        self._rest()
+        self._drain()
         self.model.synchronise()
 
     def memory(self) -> Memory:
         return self._workers.memory()
 
     def state(self) -> dict[str, Any]:
-        self._rest()
+        self._drain()
         self._count()
         self.model.pull()
         for number in range(len(self._workers)):
-            self._workers.send(number, TellState())
-        self._rest()
+            self._workers.send(number, GetState())
+        self._drain()
         states = [self._states[number] for number in range(len(self._workers))]
         returns, moments = zip(*(state.normalizer for state in states), strict=True)
         total = self._ranks.sum_(torch.from_numpy(np.sum(moments, 0)))
@@ -108,26 +108,26 @@ class Hogwild:
     def close(self) -> None:
         self._workers.close()
 
-    def _rest(self) -> None:
-        """Until no worker has an order."""
-        while self._workers.num_orders:
+    def _drain(self) -> None:
+        """Waits until no worker has an open command."""
+        while self._workers.num_open:
             self._receive()
 
     def _receive(self) -> None:
-        for number, answer in self._workers.answers():
-            if isinstance(answer, WorkerState):
-                self._states[number] = answer
+        for number, reply in self._workers.replies():
+            if isinstance(reply, WorkerState):
+                self._states[number] = reply
             else:
-                self._made.append(answer)
-                self._uncounted += answer.steps
+                self._made.append(reply)
+                self._uncounted += reply.steps
 
     def _count(self) -> None:
-        """The steps of all ranks since the last time."""
+        """Adds the steps that all ranks made since the last call."""
         self.model.steps_global += int(self._ranks.sum_(self._uncounted))
         self._uncounted.zero_()
 
-    def _report(self, made: list[UpdateMade]) -> LearnReport:
-        """Means over the updates of all ranks, of those that have a value."""
+    def _report(self, made: list[UpdateDone]) -> LearnReport:
+        """Means over the worker updates of all ranks that have a value."""
         values = [[math.nan if value is None else value for value in one.report] for one in made]
         rows = torch.tensor(values, dtype=torch.float64)
         sums, counts = self._ranks.sum_(torch.stack([rows.nan_to_num().sum(0), (~rows.isnan()).double().sum(0)]))
@@ -135,8 +135,8 @@ class Hogwild:
         fields: dict[str, Any] = {name: total / count if count else None for name, total, count in means}
         return LearnReport(**fields)
 
-    def _figures(self, made: list[UpdateMade]) -> dict[str, float]:
-        """Means over the updates of all ranks, and the most steps that others made during one of them."""
+    def _metrics(self, made: list[UpdateDone]) -> dict[str, float]:
+        """Means over the worker updates of all ranks, and the largest staleness."""
         own = [(one.staleness, one.rollout_seconds, one.learn_seconds, 1.0) for one in made]
         sums = self._ranks.sum_(torch.tensor(own, dtype=torch.float64).sum(0))
         staleness, rollout, learn = (sums[:-1] / sums[-1]).tolist()
@@ -144,14 +144,14 @@ class Hogwild:
         return {"t_rollout": rollout, "t_learn": learn, "staleness_mean": staleness, "staleness_max": float(largest)}
 
 
-def _content(made: UpdateMade) -> dict[str, Any]:
+def _content(made: UpdateDone) -> dict[str, Any]:
     """For a checkpoint."""
     return {**made._asdict(), "report": made.report._asdict(), "episodes": to_rows(made.episodes)}
 
 
-def _from_content(content: dict[str, Any]) -> UpdateMade:
+def _from_content(content: dict[str, Any]) -> UpdateDone:
     report, episodes = LearnReport(**content["report"]), from_rows(content["episodes"])
-    return UpdateMade(**{**content, "report": report, "episodes": episodes})
+    return UpdateDone(**{**content, "report": report, "episodes": episodes})
 
 
 def _as_if_alone(settings: Settings, envs: range) -> Settings:
@@ -160,7 +160,7 @@ def _as_if_alone(settings: Settings, envs: range) -> Settings:
 
 
 def _share(restored: dict[str, Any], envs: range, num_workers: int) -> WorkerState:
-    """A worker's part of a checkpoint. The moments are the sum of all workers': each takes an equal part of them."""
+    """A worker's part of a checkpoint. The checkpoint holds the summed moments; each worker takes an equal share."""
     kept = restored["learner"]["reward_normalizer"]
     returns, moments = kept["returns"][envs.start : envs.stop], kept["moments"] / num_workers
     return WorkerState(actor_state.share(restored["actor"], envs), (returns.numpy(), moments.numpy()))

@@ -1,4 +1,4 @@
-"""What a worker of A3C does: pull the shared parameters, play a rollout, step the shared parameters."""
+"""The process of an A3C worker: pull the shared parameters, play a rollout, step the shared parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.signals import StopRequest
-from rlcluster.training.helpers import TellState, serve
+from rlcluster.training.helpers import GetState, serve
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -22,55 +22,55 @@ if TYPE_CHECKING:
 
 
 class WorkerState(NamedTuple):
-    """What a worker has of its own."""
+    """The state that belongs to one worker."""
 
     actor: ActorState
     normalizer: tuple[NDArray[float64], NDArray[float64]]  # returns, moments
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """What a worker must know to begin."""
+class Setup:
+    """What a worker needs to start."""
 
-    settings_json: str  # as if its environments were all
+    settings_json: str  # with num_envs as if it were alone
     plan: HelperPlan
     restored: WorkerState | None
     training: Path
     num_workers: int
 
 
-class MakeUpdate(NamedTuple):
-    """An order: one rollout and one step."""
+class RunUpdate(NamedTuple):
+    """Command: one rollout and one optimiser step."""
 
     progress: float  # share of the budget that is spent
     updates: int  # of the run so far
 
 
-class UpdateMade(NamedTuple):
-    """The answer to MakeUpdate."""
+class UpdateDone(NamedTuple):
+    """Reply to RunUpdate."""
 
     report: LearnReport
     steps: int
-    staleness: int  # steps by others between its pull and its own step
-    episodes: list[Episode]  # that finished in it
+    staleness: int  # optimiser steps by others between its pull and its own step
+    episodes: list[Episode]  # finished in the rollout
     rollout_seconds: float
     learn_seconds: float
 
 
-def work(number: int, stop: StopRequest, assignment: Assignment, pipe: Any) -> None:
+def work(number: int, stop: StopRequest, setup: Setup, pipe: Any) -> None:
     """The process of worker `number`."""
-    settings = Settings.model_validate_json(assignment.settings_json)
-    cores.limit_threads(assignment.plan.threads)
-    cores.pin_to(assignment.plan.cores)
-    worker = Worker(number, settings, assignment)
-    serve(pipe, stop, worker.follow)
+    settings = Settings.model_validate_json(setup.settings_json)
+    cores.limit_threads(setup.plan.threads)
+    cores.pin_to(setup.plan.cores)
+    worker = Worker(number, settings, setup)
+    serve(pipe, stop, worker.handle)
     worker.close()
 
 
 class Worker:
-    """Its environments, its copy of the policy, and its view of what is shared."""
+    """Its environments, its replica of the policy, and its view of the shared model."""
 
-    def __init__(self, number: int, settings: Settings, assignment: Assignment) -> None:
+    def __init__(self, number: int, settings: Settings, setup: Setup) -> None:
         import torch
 
         from rlcluster.exchange.ranks import Ranks
@@ -82,14 +82,14 @@ class Worker:
         from rlcluster.learning.rollout import RolloutShape, mapped_rollout
         from rlcluster.networks.policy import make_policy
 
-        envs, restored, ranks = assignment.plan.envs, assignment.restored, Ranks()
+        envs, restored, ranks = setup.plan.envs, setup.restored, Ranks()
         self._number, self._timer = number, ranks.timer
         self._actor = make_actor(settings, envs, restored.actor if restored is not None else None)
         spec = self._actor.environments.spec
         shape = RolloutShape(settings.training.n_steps, len(envs), spec)
         self._on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        self._shared = HogwildParameters(assignment.training, count_parameters(policy), assignment.num_workers)
+        self._shared = HogwildParameters(setup.training, count_parameters(policy), setup.num_workers)
         self._model = Model(settings, policy, envs, ranks, self._shared)
         self._learner = Learner(settings, self._model, ranks)
         if restored is not None:
@@ -97,27 +97,27 @@ class Worker:
             if restored.actor.simulators is None:
                 self._model.normalizer.forget_episodes()
 
-    def follow(self, order: MakeUpdate | TellState) -> UpdateMade | WorkerState:
-        if isinstance(order, TellState):
+    def handle(self, command: RunUpdate | GetState) -> UpdateDone | WorkerState:
+        if isinstance(command, GetState):
             kept = self._model.normalizer.state()
             return WorkerState(self._actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
-        return self._update(order)
+        return self._update(command)
 
     def close(self) -> None:
         self._actor.environments.close()
 
-    def _update(self, order: MakeUpdate) -> UpdateMade:
+    def _update(self, command: RunUpdate) -> UpdateDone:
         self._timer.reset()
-        self._model.updates = order.updates
+        self._model.updates = command.updates
         steps_before = int(self._shared.steps.sum())
         self._model.pull()
         with self._timer("rollout"):
             played = self._actor.collect(self._model.policy, steps_before, into=self._on_file)
         with self._timer("learn"):
-            report = self._learner.learn([played.rollout], order.progress)
+            report = self._learner.learn([played.rollout], command.progress)
         staleness = int(self._shared.steps.sum()) - steps_before
         self._shared.steps[self._number] += 1
-        return UpdateMade(
+        return UpdateDone(
             report,
             played.rollout.rewards.numel(),
             staleness,

@@ -1,5 +1,5 @@
-"""One run on one rank: its budget, log, checkpoints and summary. What an update consists of is the engine's business:
-see `synchronous`, `actor_learner` and `hogwild`. With one rank every exchange is the identity.
+"""The training loop of one rank: budget, log, checkpoints and summary. The engine defines what an update is: see
+`synchronous`, `actor_learner` and `hogwild`. With one rank every collective is the identity.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from rlcluster.training.loops import Job
 
 
 class Updated(NamedTuple):
-    """What an engine tells of an update."""
+    """The result of one update of an engine."""
 
     report: LearnReport
     episodes: Sequence[Episode]  # of this rank
-    figures: dict[str, float]  # further fields of the log
+    metrics: dict[str, float]  # further fields of the log, by name
 
 
 class Engine(Protocol):
-    """What acts and learns on one rank. It restores itself from the checkpoint of the run, if there is one."""
+    """Acts and learns on one rank. Its constructor restores it from the run's checkpoint, if there is one."""
 
     @property
     def model(self) -> Model:
-        """What is learnt; it counts the updates and steps."""
+        """What the engine learns, with the counters of updates and steps."""
 
     def update(self, progress: float) -> Updated:
         """Acts and learns; `progress` is the share of the budget that is spent."""
 
     def synchronise(self) -> None:
-        """All ranks hold the same parameters then."""
+        """Afterwards all ranks hold the same parameters."""
 
     def memory(self) -> Memory:
-        """Of this process and of those that it has started."""
+        """Memory of this process and of its helpers."""
 
     def state(self) -> dict[str, Any]:
-        """The parts of a checkpoint that go on acting: "actor" and, if they are to be learnt yet, "pending"."""
+        """The parts of a checkpoint other than the model: "actor" and, where there are any, "pending" or "unlogged"."""
 
     def close(self) -> None: ...
 
@@ -73,16 +73,16 @@ def run(make_engine: EngineFactory, job: Job) -> bool:
 
 
 class Agreement(NamedTuple):
-    """What all ranks know alike after an update, though each has a clock and a memory of its own."""
+    """What all ranks agree on after an update, although clocks and memory differ."""
 
     seconds: float  # by the clock of rank 0
-    stops: float  # ranks that have been asked to stop
-    memory_gb: float  # of all ranks together
+    stops: float  # number of ranks that received a stop signal
+    memory_gb: float  # over all ranks
     peak_memory_gb: float
 
 
 class Training:
-    """The parts of one run on one rank, and what follows each update."""
+    """The state of the training loop."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self._settings, self._plan, self._ranks, self._run, self._stop, _ = job
@@ -98,18 +98,18 @@ class Training:
         self._agreed = self._agree()
         self._saved_seconds, self._saved_updates = self._agreed.seconds, self._model.updates
         if run.restored is None and ranks.place.max_restarts > 0:
-            self._save()  # so that there is always something to go on from
+            self._save()  # so that a restart always finds a checkpoint
 
     def progress(self) -> float:
-        """Share of the budget that is spent, the same on all ranks."""
+        """Share of the budget that is spent; identical on all ranks."""
         return self._budget.progress(self._model.steps_global, self._agreed.seconds, self._model.updates)
 
     def is_over(self) -> bool:
-        """True when the budget is spent, or a stop is asked for on any rank and all hold the same parameters."""
+        """True when the budget is spent, or when any rank was asked to stop and all hold the same parameters."""
         return self.progress() >= 1 or (self._agreed.stops > 0 and self._model.is_synchronised)
 
     def update(self) -> dict[str, Any]:
-        """One rollout and one learning phase; returns the record that goes to the log."""
+        """Runs one update and logs it; returns the logged record."""
         self._timer.reset()
         start = time.perf_counter()
         progress = self.progress()
@@ -121,7 +121,7 @@ class Training:
         steps = self._model.steps_global - steps_before
         record = self._record(updated, episodes, time.perf_counter() - start, steps)
         self._run.log(record)
-        if self._settings.mode != "sequential":  # others take part, and may hang
+        if self._settings.mode != "sequential":  # other processes may hang
             updates_to_come = self._settings.parallel.sync_updates + 1
             self._stop.deadline_seconds = self._settings.parallel.timeout_seconds + updates_to_come * record["t_iter"]
         return record
@@ -136,7 +136,9 @@ class Training:
             self._save()
 
     def finish(self) -> bool:
-        """The last checkpoint and the summary; True, and the checkpoint is the final one, if the budget is spent."""
+        """Writes the last checkpoint and the summary. Returns True, and marks the checkpoint final, if the budget is
+        spent.
+        """
         is_finished = self.progress() >= 1
         self._engine.synchronise()
         self._save(final=is_finished)
@@ -144,7 +146,7 @@ class Training:
         return is_finished
 
     def _save(self, final: bool = False) -> None:
-        acting = self._engine.state()  # first: workers come to rest
+        acting = self._engine.state()  # first: it drains the workers
         content = {
             "settings": self._settings.to_yaml(),
             "learner": self._model.state(),
@@ -168,7 +170,7 @@ class Training:
             )
 
     def _restore(self, content: dict[str, Any]) -> float:
-        """Continues from a checkpoint; returns the seconds that the run took until then."""
+        """Restores the loop from a checkpoint; returns the training time until then, in seconds."""
         self._episodes.restore(content["episodes"])
         self._recent_seconds.extend(content["recent_seconds"])
         self._recent_steps.extend(content["recent_steps"])
@@ -183,7 +185,7 @@ class Training:
         return float(content["elapsed_seconds"])
 
     def _agree(self) -> Agreement:
-        """One small exchange. The peak of the memory is over the whole run, the parts before a resumption included."""
+        """One small all-reduce. Peak memory covers the whole run, including parts before a resumption."""
         own = Agreement(
             seconds=self._stopwatch.seconds() if self._ranks.rank == 0 else 0.0,
             stops=float(self._stop.requested),
@@ -205,7 +207,7 @@ class Training:
             "t_learn": self._timer.seconds("learn"),
             "t_sync": self._timer.seconds("sync"),
             **updated.report._asdict(),
-            **updated.figures,
+            **updated.metrics,
             **episodes._asdict(),
             "episode_reward_recent": self._episodes.recent_reward(),
             "episode_reward_recent_std": self._episodes.recent_std(),

@@ -18,7 +18,7 @@ from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
 
 
 def pack(contents: Iterable[dict[str, Any]], ranks: Ranks) -> list[Tensor]:
-    """Those of all ranks, each as bytes."""
+    """Serialises the contents of all ranks."""
     return [to_tensor(part) for part in ranks.gather_bytes([bytes(checkpoint_bytes(one)) for one in contents])]
 
 
@@ -27,12 +27,12 @@ def unpack(parts: Iterable[Tensor]) -> list[dict[str, Any]]:
 
 
 def to_checkpoint(rollouts: Iterable[Collected], ranks: Ranks) -> list[Tensor]:
-    """Those of all ranks."""
+    """The pending rollouts of all ranks, serialised."""
     return pack(map(_content, rollouts), ranks)
 
 
 def from_checkpoint(content: dict[str, Any], envs: range) -> deque[Collected]:
-    """Those of these environments, in the order of their play: the first of each environment, then the second."""
+    """The pending rollouts of these environments in the order of play: the first of each, then the second."""
     found = [_of(part, envs) for part in unpack(content.get("pending", []))]
     seen: Counter[int] = Counter()
     order = []
@@ -45,12 +45,14 @@ def from_checkpoint(content: dict[str, Any], envs: range) -> deque[Collected]:
 
 
 def _content(collected: Collected) -> dict[str, Any]:
-    columns = {name: column.clone() for name, column in collected.rollout.columns().items()}  # else all slots with it
+    columns = {
+        name: column.clone() for name, column in collected.rollout.columns().items()
+    }  # a view would serialise all slots
     return {**columns, "episodes": to_rows(collected.episodes)}
 
 
 def _of(content: dict[str, Any], envs: range) -> Collected:
-    """The part of these environments."""
+    """The part that belongs to these environments."""
     columns = {name: one for name, one in content.items() if name != "episodes"}
     own = [episode for episode in from_rows(content["episodes"]) if episode.env in envs]
     return Collected(Rollout(**columns).of(envs), own)

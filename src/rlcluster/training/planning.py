@@ -1,4 +1,4 @@
-"""The plan of a run, agreed upon by its ranks: each tells what it may use, and all resolve the same."""
+"""Ranks agree on the plan of a run: each reports the cores it may use, then all resolve the same inputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def agree_on_plan(settings: Settings, ranks: Ranks) -> Plan:
     refuse_idle_helpers(settings, envs)
     rates = measure(settings, len(envs)) if needs_rates(settings) else None
     own = json.dumps({"cores": cores.observe(), "place": ranks.place, "rates": rates}).encode()
-    told = [json.loads(part) for part in ranks.gather_bytes([own])]
-    machines = [_cores(*one["cores"]) for one in told]
-    places = [Place(*one["place"]) for one in told]
-    return resolve(settings, machines, places, [one["rates"] and Rates(*one["rates"]) for one in told])
+    reports = [json.loads(part) for part in ranks.gather_bytes([own])]
+    machines = [_cores(*one["cores"]) for one in reports]
+    places = [Place(*one["place"]) for one in reports]
+    return resolve(settings, machines, places, [one["rates"] and Rates(*one["rates"]) for one in reports])
 
 
 def _cores(allowed: int, affinity: list[list[int]]) -> Cores:

@@ -1,8 +1,8 @@
-"""Slots: where each rollout of an actor is on its way from the actor to the learner.
+"""Slots: shared memory for rollouts, and where each is on its way from an actor to the learner.
 
     free -> acting -> ready -> learning -> free
 
-Rollouts of a checkpoint come ready, in slots that belong to no actor and vanish once they are learnt.
+Pending rollouts of a checkpoint start as ready, in slots that belong to no actor and are dropped once learnt.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from rlcluster.runs.episodes import Episode
 
 class SlotState(enum.Enum):
     FREE = "free"
-    ACTING = "acting"  # an actor has the order to fill it
-    READY = "ready"  # filled, and pending
+    ACTING = "acting"  # an actor is filling it
+    READY = "ready"  # filled; its rollout is pending
     LEARNING = "learning"
 
 
 class Slot:
-    """Room for one rollout."""
+    """Holds one rollout."""
 
     def __init__(self, rollout: Rollout, actor: int | None = None, number: int = 0) -> None:
-        """`number` is the actor's own. Without an actor it is filled from the beginning."""
+        """`number` is its index among the slots of its actor."""
         self.rollout, self.actor, self.number = rollout, actor, number
         self.state = SlotState.FREE
-        self.ordered_at = 0  # updates of the learner when the order was given
-        self.arrival = 0  # place among those that became ready
-        self.episodes: Sequence[Episode] = ()  # that finished in it
+        self.assigned_at = 0  # the learner's update count at the time
+        self.arrival = 0  # order in which slots became ready
+        self.episodes: Sequence[Episode] = ()  # finished in the rollout
 
-    def order(self, updates: int) -> None:
+    def assign(self, updates: int) -> None:
         self._move(SlotState.FREE, SlotState.ACTING)
-        self.ordered_at = updates
+        self.assigned_at = updates
 
     def fill(self, episodes: Sequence[Episode], arrival: int) -> None:
         self._move(SlotState.ACTING, SlotState.READY)
@@ -60,35 +60,35 @@ class SlotBoard:
         self._arrivals = 0
 
     def restore(self, rollouts: Iterable[tuple[Rollout, Sequence[Episode]]]) -> None:
-        """Pending rollouts of a checkpoint, in the order of their play."""
+        """Adds the pending rollouts of a checkpoint, in the order in which they were played."""
         for rollout, episodes in rollouts:
             slot = Slot(rollout)
-            slot.order(0)
+            slot.assign(0)
             self._slots.append(slot)
             self._fill(slot, episodes)
 
     def free(self, actor: int) -> Slot | None:
-        """A free slot of an actor, if there is one."""
+        """A free slot of this actor, or None."""
         return next((slot for slot in self.of(SlotState.FREE) if slot.actor == actor), None)
 
     def filled(self, actor: int, number: int, episodes: Sequence[Episode]) -> None:
-        """An actor has followed its order."""
+        """Marks the slot that an actor has filled as ready."""
         slot = next(slot for slot in self._slots if (slot.actor, slot.number) == (actor, number))
         self._fill(slot, episodes)
 
     def ready(self) -> list[Slot]:
-        """The oldest first."""
+        """Ready slots, oldest first."""
         return sorted(self.of(SlotState.READY), key=lambda slot: slot.arrival)
 
     def release(self) -> None:
-        """What was being learnt is learnt."""
+        """Frees the slots whose rollouts have been learnt."""
         for slot in self.of(SlotState.LEARNING):
             slot.release()
         self._slots = [slot for slot in self._slots if slot.state is not SlotState.FREE or slot.actor is not None]
 
-    def oldest_order(self) -> int | None:
-        """The updates of the learner when the oldest order was given that has not been followed."""
-        return min((slot.ordered_at for slot in self.of(SlotState.ACTING)), default=None)
+    def oldest_assignment(self) -> int | None:
+        """The learner's update count when the oldest acting slot was assigned; None if no actor is acting."""
+        return min((slot.assigned_at for slot in self.of(SlotState.ACTING)), default=None)
 
     def trajectories(self, *states: SlotState) -> int:
         return sum(slot.rollout.num_envs for slot in self.of(*states))

@@ -34,7 +34,7 @@ class TrainingResult(NamedTuple):
 
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
-    """One run from its settings to its summary; raises a UserError for what the user can mend."""
+    """One run from its settings to its summary; raises a UserError for what the user can fix."""
     place = launched()
     if settings.mode == "distributed" and place is not None:
         return _train_on_launched_rank(settings, resume, place)
@@ -54,14 +54,14 @@ def train(settings: Settings, resume: bool = False) -> TrainingResult:
 
 
 def _with_local_processes(settings: Settings) -> Settings:
-    """The number of ranks is part of the settings from here on; that of helpers if it was given."""
+    """From here on the settings hold the number of ranks, and the number of helpers if it was given."""
     if settings.given_ranks is None:
         return with_processes(settings, num_local_ranks(settings, cores.observe()))
     return settings if settings.given_processes is None else with_processes(settings, settings.given_processes)
 
 
 def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
-    """A process for each rank; after a failure that may pass, they are started again from the last checkpoint."""
+    """One process per rank. After a failure that may be transient they restart from the last checkpoint."""
     from rlcluster.runs.files import default_path
     from rlcluster.runs.status import record_failure
     from rlcluster.system.processes import RankFailedError
@@ -83,9 +83,9 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
 
 
 def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
-    """They meet in a file of their own, which only this user can read: no port is opened to other machines.
+    """The ranks rendezvous in a file that only this user can read, so no port is open to other machines.
 
-    The file is not in the run directory: that may lie on a network's file system, whose locks are slow or missing.
+    The file is not in the run directory, which may be on a network file system with slow or missing locks.
     """
     from rlcluster.system.processes import run_ranks
 
@@ -111,7 +111,7 @@ def _train_on_spawned_rank(
 
 
 def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
-    """Rank 0's settings count: the other machines need neither the run directory nor the same files."""
+    """Rank 0's settings apply everywhere: other machines need neither the run directory nor the same files."""
     from rlcluster.system.processes import die_with_parent
 
     if place.is_under_torchrun:
@@ -138,7 +138,7 @@ def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> T
 def _join_and_train(
     settings: Settings, resume: bool, place: Place, stop: StopRequest, rendezvous: str | None = None
 ) -> TrainingResult:
-    """What every rank does, the only one included."""
+    """Limits threads and pins cores before torch starts, joins the other ranks and takes rank 0's settings."""
     share = share_of_rank(settings, cores.observe(), place)
     cores.pin_to(share.cores)
     cores.limit_threads(share.threads)
@@ -193,9 +193,7 @@ def _heading(settings: Settings, plan: Plan, network: str) -> str:
 
 def _refuse_rollout_dir(folder: str | None) -> None:
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(
-            f"hardware.rollout_dir={folder} is no folder that can be written to; make it first", EXIT_STORAGE
-        )
+        raise UserError(f"hardware.rollout_dir={folder} is not a writable folder; create it first", EXIT_STORAGE)
 
 
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
@@ -206,7 +204,7 @@ def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
 
 @contextmanager
 def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
-    """The run directory on the first rank; the others get from it what a resumed run needs, and write nothing."""
+    """Rank 0 opens the run directory and broadcasts the checkpoint of a resumed run; the others write nothing."""
     from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
     from rlcluster.runs.writer import SilentRun, open_run
 
@@ -228,7 +226,7 @@ def _reporter(ranks: Ranks) -> Reporter:
 
 
 def _warn_of_too_many_threads(plan: Plan, place: Place) -> None:
-    """Once on each machine, about the processes that learn on it."""
+    """Once per machine, counting the processes that learn on it."""
     if place.local_rank > 0:
         return
     own = plan.ranks[place.rank]
