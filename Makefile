@@ -93,7 +93,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-bench-peers: $(INSTALLED)  ## our speed beside Stable-Baselines3's, in one run
+bench-peers: $(INSTALLED)  ## our speed versus Stable-Baselines3's and CleanRL's, in one run
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 bench-network: $(INSTALLED)  ## samples per second of each network

@@ -26,15 +26,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import Tensor, nn
 from torch.nn import functional
 
-WHOLE_NUMBERS = ("--num-envs", "--n-steps", "--batch-size", "--n-epochs", "--total-updates", "--num-threads")
-NUMBERS = (
-    *("--learning-rate", "--gamma", "--gae-lambda", "--clip-range"),
-    *("--entropy-coefficient", "--value-coefficient", "--max-grad-norm"),
-)
+from peer_options import engine_threads, parse_options
+
+NETWORKS = ("impala", "nature", "mlp")
 
 
 def main() -> None:
-    options = _options()
+    options = parse_options(__doc__, NETWORKS)
     torch.set_num_threads(options.num_threads)
     environments = make_environments(options)
     model = make_model(options, environments)
@@ -122,14 +120,13 @@ class ProcgenVecEnv(VecEnv):
     def __init__(self, options: argparse.Namespace) -> None:
         from procgen import ProcgenGym3Env
 
-        num_threads = options.num_threads if options.num_threads > 1 else 0
         self._engine = ProcgenGym3Env(
             num=options.num_envs,
             env_name=options.env,
             num_levels=options.num_levels,
             start_level=options.start_level,
             distribution_mode=options.distribution_mode,
-            num_threads=num_threads,
+            num_threads=engine_threads(options.num_threads),
             rand_seed=0,
         )
         self._infos: list[dict[str, Any]] = [{} for _ in range(options.num_envs)]
@@ -159,20 +156,6 @@ class ProcgenVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", required=True, help="a Procgen game, or with mlp a Gymnasium environment")
-    parser.add_argument("--network", required=True, choices=("impala", "nature", "mlp"))
-    for flag in WHOLE_NUMBERS:
-        parser.add_argument(flag, required=True, type=int)
-    for flag in NUMBERS:
-        parser.add_argument(flag, required=True, type=float)
-    parser.add_argument("--distribution-mode", default="easy")
-    parser.add_argument("--num-levels", type=int, default=200)
-    parser.add_argument("--start-level", type=int, default=0)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
