@@ -1,6 +1,6 @@
-"""How our pictures look: colours, lines and hatches that colour-blind readers and grey prints can tell apart.
+"""The style of all figures: colours, lines and hatches that stay distinct for colour-blind readers and in greyscale.
 
-The colours are those of Okabe and Ito; line styles and markers differ as well, so that none of them stands alone.
+The colours are those of Okabe and Ito; line styles and markers differ as well, so nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DOTS_PER_INCH = 150
 
 
 def style(position: int) -> dict[str, Any]:
-    """Colour, line and marker of the curve at this position; the combination repeats after 7 times 4 curves."""
+    """Colour, line style and marker of a curve; combinations repeat after 7 x 4 curves."""
     line = (position % len(COLORS) + position // len(COLORS)) % len(LINES)
     return {
         "color": COLORS[position % len(COLORS)],
@@ -40,7 +40,7 @@ def style(position: int) -> dict[str, Any]:
 
 
 def four_panels(title: str | None = None) -> tuple[Figure, Any]:
-    """A figure of 2 by 2 panels, made without a screen."""
+    """A figure of 2 x 2 panels; needs no display."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,7 +60,7 @@ def label(axis: Axes, title: str, below: str, beside: str) -> None:
 
 
 def check_format(flag: str, path: Path) -> None:
-    """Before any work: a name that says what to write, in a folder that is there."""
+    """Checks suffix and folder before any work is done."""
     if path.suffix not in FORMATS:
         raise UserError(f"{flag} {path}: the name should end in {', '.join(FORMATS)}")
     if not path.resolve().parent.is_dir():

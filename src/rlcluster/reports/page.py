@@ -1,4 +1,4 @@
-"""comparison.html: a comparison as one page that needs no network. Tables are made here, curves by assets/page.js."""
+"""comparison.html: a self-contained page. Tables are rendered here, curves by assets/page.js."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from rlcluster.reports.comparison_text import (
 from rlcluster.reports.curves import PHASES, Curve, fps_curve, mean_curve, phase_seconds
 from rlcluster.runs.reader import RecordedRun
 
-CLIP_BYTES = 1_700_000  # of all clips together, before they grow by a third as text
+CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
 MAX_CLIP_BYTES = 250_000
 THRESHOLDS = 101  # points of a performance profile
 
 AXIS_TITLES = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
 MEANINGS = {
-    "fps": "environment steps per second, rollout and learning together, over the whole run (final: the last updates).",
-    "speed-up": "average fps by that of the first run.",
-    "reward": "mean over 100 training episodes: the first, the last and the best of the run.",
-    "training and unseen levels": "mean reward of the evaluation, with its 95 % interval and number of episodes; the "
-    "gap is their difference: what the agent knows by heart.",
-    "core-hours": "wall-clock times the cores that the run kept for itself.",
+    "fps": "environment steps per second of rollout and learning, over the whole run (final: the last updates).",
+    "speed-up": "average fps divided by that of the first run.",
+    "reward": "mean over 100 training episodes: the first, last and best of the run.",
+    "training and unseen levels": "mean evaluation reward, with its 95 % interval and number of episodes; the "
+    "generalisation gap is their difference: how much the agent has memorised.",
+    "core-hours": "wall-clock time multiplied by the cores reserved for the run.",
     "curves": "a point is the mean over all episodes that finished in its slice of the run; the band is the 95 % "
-    "interval of that mean. Neighbouring points share no episode, and there is no other smoothing.",
-    "phases": "the mean update: acting, learning, exchange between ranks, and the rest; for IMPALA with actors, who "
-    "act meanwhile, what the learner waits for them.",
+    "interval of that mean. Neighbouring points share no episodes, and there is no other smoothing.",
+    "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
+    "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
 }
 
@@ -58,10 +58,10 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
         ("Curves", _curves_frame(comparison)),
         ("Scores", _scores(comparison)),
         ("Where the time goes", _phases(comparison)),
-        ("The agents at play", _clips(comparison)),
+        ("Gameplay", _clips(comparison)),
         ("Settings that differ", _differences(comparison)),
         ("Machines", _machines(comparison)),
-        ("What the figures mean", _meanings()),
+        ("Definitions", _meanings()),
     ]
     body = "".join(
         part if isinstance(part, str) else f"<section><h2>{part[0]}</h2>{part[1]}</section>"
@@ -82,7 +82,7 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
 
 
 def page_data(comparison: Comparison) -> dict[str, Any]:
-    """What the curves are drawn from."""
+    """The data that page.js draws."""
     methods = list(comparison.methods)
     tasks = sorted({run.task for run in comparison.runs})
     published = [run for run in comparison.runs if reference.is_published_setting(run.settings.env)]
@@ -114,7 +114,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _single_names(comparison: Comparison) -> list[str]:
-    """Where each method has one run, the run's own name says more."""
+    """With one run per method, the run's name is more informative."""
     return [comparison.names[positions[0]] for positions in comparison.methods.values()]
 
 
@@ -126,7 +126,7 @@ def _curve_data(curve: Curve) -> dict[str, Any]:
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:
-    """Five digits are more than a screen shows."""
+    """Rounded to five digits, more than a screen can show."""
     return [None if math.isnan(value) else float(f"{value:.5g}") for value in values]
 
 
@@ -210,11 +210,11 @@ def _curves_frame(comparison: Comparison) -> str:
     )
     per_point = np.mean([curve.per_point for curve in comparison.curves])
     return (
-        f"<fieldset><legend>by</legend>{choices}</fieldset>"
-        '<div class="key" id="key" role="group" aria-label="methods; a click hides one"></div>'
+        f"<fieldset><legend>x-axis</legend>{choices}</fieldset>"
+        '<div class="key" id="key" role="group" aria-label="methods; click to hide one"></div>'
         '<div class="charts" id="charts"></div>'
-        f"<small>A point of a reward curve is the mean of about {per_point:.0f} episodes, its band the 95 % interval "
-        "of that mean; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png has them too."
+        f"<small>Each point of a reward curve is the mean of about {per_point:.0f} episodes, the band its 95 % "
+        "interval; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png shows them too."
         "</p></noscript>"
     )
 
@@ -235,15 +235,15 @@ def _scores(comparison: Comparison) -> str:
     ]
     if reached:
         parts.append("<h3>Time to a reward (mean over 100 training episodes)</h3>")
-        parts.append(_table(["run", "first at"], reached))
+        parts.append(_table(["run", "first reached"], reached))
     if comparison.references:
-        parts.append("<h3>Beside OpenAI's published PPO (easy levels, 200 for training, mean of 3 runs)</h3>")
+        parts.append("<h3>Compared with OpenAI's published PPO (easy, 200 training levels, mean of 3 runs)</h3>")
         parts += [f"<p>{escape(sentence)}</p>" for sentence in comparison.references]
     return "".join(parts)
 
 
 def _scoring_parts(scoring: Scoring) -> list[str]:
-    kind = "normalised by the range of each game" if scoring.is_normalised else "not normalised"
+    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     aggregates = list(next(iter(scoring.aggregates.values())))
     rows = []
     for method, values in scoring.aggregates.items():
@@ -256,9 +256,9 @@ def _scoring_parts(scoring: Scoring) -> list[str]:
         _table(headings, rows),
     ]
     if scoring.left_out:
-        parts.append(f"<p>Without a score, and left out: {escape(', '.join(scoring.left_out))}.</p>")
+        parts.append(f"<p>Excluded, without a score: {escape(', '.join(scoring.left_out))}.</p>")
     if len(scoring.scores) > 1 and scoring.improvement:
-        parts += ["<h3>Probability that a run of the row is above one of the column</h3>", _improvement(scoring)]
+        parts += ["<h3>Probability of improvement of the row over the column</h3>", _improvement(scoring)]
     if _has_profile(scoring):
         parts.append(
             '<figure id="profile"><h3>Performance profile: share of runs above a score (band: 95 %)</h3></figure>'
@@ -289,7 +289,7 @@ def _phases(comparison: Comparison) -> str:
             if value > 0
         )
         rows.append(f'<span>{escape(name)}</span><div class="bar" title="{1000 * total:.1f} ms">{parts}</div>')
-    return f'<p class="faint">{legend}; shares of the mean update</p><div class="phases">{"".join(rows)}</div>'
+    return f'<p class="faint">{legend}; share of the mean update</p><div class="phases">{"".join(rows)}</div>'
 
 
 def _clips(comparison: Comparison) -> str:
@@ -300,7 +300,7 @@ def _clips(comparison: Comparison) -> str:
         content = clips.shrink(clip, min(MAX_CLIP_BYTES, CLIP_BYTES // len(found)))
         if content is None:
             figures.append(
-                f"<figure><figcaption>{escape(name)}: {escape(clip.name)} could not be shown</figcaption></figure>"
+                f"<figure><figcaption>{escape(name)}: {escape(clip.name)} cannot be shown</figcaption></figure>"
             )
             continue
         source = base64.b64encode(content).decode()
@@ -326,7 +326,7 @@ def _machines(comparison: Comparison) -> str:
     names = dict.fromkeys(key for one in versions for key in one)
     rows += [[name, *(str(one.get(name, MISSING)) for one in versions)] for name in names]
     loads = [run.summary.get("background_load") for run in comparison.runs]
-    rows.append(["other work on its cores", *(number(load, ".0%") for load in loads)])
+    rows.append(["background load (share of cores)", *(number(load, ".0%") for load in loads)])
     if all(len(set(row[1:])) == 1 for row in rows) and len(machines) > 1:
         return _table(["", "all runs"], [row[:2] for row in rows])
     return _table(["", *comparison.names], rows, marked=[len(set(row[1:])) > 1 for row in rows])
@@ -350,5 +350,5 @@ def _asset(name: str) -> str:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element that holds it."""
+    """JSON that cannot close its own script element."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-// Draws the curves of a report from the data in the page. No library, no network.
+// Draws a report's curves from the data embedded in the page. No library, no network.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -33,7 +33,7 @@ function short(value) {
   return String(+value.toPrecision(3));
 }
 
-// Round numbers that cover the range: 1, 2 or 5 times a power of ten apart.
+// Round numbers that cover the range, spaced by 1, 2 or 5 times a power of ten.
 function ticks(low, high, wanted) {
   const rough = (high - low || Math.abs(high) || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -53,7 +53,7 @@ function extent(lists) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-// One chart. A series has a name, a method (its look), x and y, and perhaps low and high (its band).
+// One chart. A series has a name, a method (which sets its style), x and y, and optionally low and high (its band).
 function drawChart(figure, spec) {
   for (const old of figure.querySelectorAll("svg, .tip, p")) old.remove();
   const shown = spec.series.filter((series) => !hidden.has(series.method));
@@ -66,7 +66,7 @@ function drawChart(figure, spec) {
   const px = (x) => LEFT + ((x - xMin) / (xMax - xMin || 1)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => HEIGHT - BOTTOM - ((y - yMin) / (yMax - yMin || 1)) * (HEIGHT - TOP - BOTTOM);
 
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${spec.title} by ${spec.below}` });
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${spec.title} over ${spec.below}` });
   for (const value of yTicks) {
     svg.append(element("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: py(value), y2: py(value) }));
     svg.append(element("text", { x: LEFT - 6, y: py(value) + 4, "text-anchor": "end" }, short(value)));
@@ -75,7 +75,7 @@ function drawChart(figure, spec) {
   svg.append(element("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, spec.below));
   for (const series of shown) drawSeries(svg, series, px, py);
   figure.append(svg);
-  if (!shown.some((series) => series.y.some((value) => value !== null))) figure.append(element("p", { class: "faint" }, "Nothing to show."));
+  if (!shown.some((series) => series.y.some((value) => value !== null))) figure.append(element("p", { class: "faint" }, "No data."));
   addCursor(figure, svg, spec, shown, px, xMin, xMax);
 }
 
@@ -119,7 +119,7 @@ function addCursor(figure, svg, spec, shown, px, xMin, xMax) {
   svg.addEventListener("pointerleave", () => { line.setAttribute("visibility", "hidden"); tip.hidden = true; });
 }
 
-// The value of the last point at or before x; none beyond the end of the series.
+// The value of the last point at or before x; null beyond the end of the series.
 function at(series, x) {
   let found = null;
   for (let k = 0; k < series.x.length && series.x[k] <= x; k++) if (series.y[k] !== null) found = series.y[k];
@@ -133,7 +133,7 @@ function runSeries(runs, curveName) {
   });
 }
 
-// The points until `last`, and the one there, on the straight line to the next.
+// The points up to `last`, with a linearly interpolated point at `last` itself.
 function until(xs, ys, last) {
   const inside = xs.filter((x) => x <= last).length;
   const x = xs.slice(0, inside), y = ys.slice(0, inside);
@@ -209,7 +209,7 @@ function addKey() {
   });
   if (Object.keys(data.reference).length) {
     const entry = element("span");
-    entry.append(lineSample(PUBLISHED.look), element("span", {}, ` ${PUBLISHED.name} (by steps, training levels)`));
+    entry.append(lineSample(PUBLISHED.look), element("span", {}, ` ${PUBLISHED.name} (over steps, training levels)`));
     key.append(entry);
   }
 }
