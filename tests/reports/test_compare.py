@@ -470,7 +470,7 @@ def test_plot_draws_a_single_metrics_file(pair, tmp_path):
         ([], "give a run directory, or --log-file FILE"),
         (["RUN", "--log-file", "x"], "give a run directory, or --log-file FILE"),
         (["RUN", "--output", "curves.txt"], "should end in .png, .pdf, .svg"),
-        (["RUN", "--output", "nowhere/curves.png"], "there is no directory"),
+        (["RUN", "--output", "nowhere/curves.png"], "no such directory"),
         (["RUN", "--output", "RUN/curves.png"], "is inside the run"),
         (["--log-file", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
     ],

@@ -64,7 +64,7 @@ def check_format(flag: str, path: Path) -> None:
     if path.suffix not in FORMATS:
         raise UserError(f"{flag} {path}: the name should end in {', '.join(FORMATS)}")
     if not path.resolve().parent.is_dir():
-        raise UserError(f"{flag} {path}: there is no directory {path.resolve().parent}", EXIT_STORAGE)
+        raise UserError(f"{flag} {path}: no such directory: {path.resolve().parent}", EXIT_STORAGE)
 
 
 def save(figure: Figure, path: Path) -> None:
