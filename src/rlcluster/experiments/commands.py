@@ -1,4 +1,4 @@
-"""`rlcluster` as another process: started, watched and, on a signal, stopped once, so that it can save."""
+"""Runs `rlcluster` as a child process; passes a stop signal on exactly once, so that the child can save."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rlcluster_command(*arguments: str) -> list[str]:
 def run_to_its_end(
     command: list[str], stop: StopRequest, log: Path | None = None, on_poll: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
-    """Exit code and stderr; stdout is added to `log`. The process has a group of its own: a Ctrl-C reaches it through
-    us only, and only once, for a second signal would keep it from saving.
+    """Returns exit code and stderr; appends stdout to `log`. The child has its own process group, so Ctrl-C reaches it
+    only through us, and only once: a second signal would keep it from saving.
     """
     with contextlib.ExitStack() as files:
         stdout = subprocess.DEVNULL if log is None else files.enter_context(log.open("ab"))
@@ -46,16 +46,16 @@ def run_to_its_end(
 
 
 def failure_text(exit_code: int, errors: str) -> str:
-    """Why a command has failed, in one line."""
+    """Why a command failed, in one line."""
     if ERROR_PREFIX in errors:
         return error_line(errors)
     cause = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
     last = error_line(errors)
-    return f"{cause}; it last said: {last}" if last else cause
+    return f"{cause}; last output: {last}" if last else cause
 
 
 def error_line(errors: str) -> str:
-    """What a failed run has to say, in one line: its error message; of a traceback in it, the last line."""
+    """The error message of a failed run in one line: its first line and, for a traceback, the last."""
     message = errors.partition(ERROR_PREFIX)[2] or errors
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
