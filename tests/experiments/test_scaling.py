@@ -80,7 +80,7 @@ def test_a_repeat_is_compared_with_the_same_repeat_of_the_baseline():
 
 def test_speed_up_and_efficiency_are_means_over_paired_repeats():
     rows = [row(1, 1, 100), row(1, 2, 200), row(2, 1, 150), row(2, 2, 400), row(1, 3, 300), row(2, 3, None)]
-    first, second = summarise(rows, workers_that_fit=1)
+    first, second = summarise(rows, ranks_that_fit=1)
     assert first.estimates["speedup"] == Estimate(1.0, 1.0, 1.0)
     # ratios 1.5 and 2: mean 1.75, s = 0.5 / sqrt(2), margin 12.706 * s / sqrt(2) = 12.706 / 4
     assert second.estimates["speedup"] == pytest.approx((1.75, 1.75 - 3.1765, 1.75 + 3.1765))
@@ -91,7 +91,7 @@ def test_speed_up_and_efficiency_are_means_over_paired_repeats():
 
 
 def test_a_baseline_of_several_ranks_has_efficiency_but_no_serial_fraction():
-    first, second = summarise([row(4, 1, 300), row(2, 1, 200)], workers_that_fit=4)
+    first, second = summarise([row(4, 1, 300), row(2, 1, 200)], ranks_that_fit=4)
     assert (first.world_size, second.world_size) == (2, 4)
     assert first.estimates["efficiency"] == Estimate(1.0)
     assert second.estimates["speedup"] == Estimate(1.5)
@@ -100,7 +100,7 @@ def test_a_baseline_of_several_ranks_has_efficiency_but_no_serial_fraction():
 
 
 def test_without_a_baseline_there_is_no_speed_up():
-    first, second = summarise([row(1, 1, None), row(2, 1, 200)], workers_that_fit=4)
+    first, second = summarise([row(1, 1, None), row(2, 1, 200)], ranks_that_fit=4)
     assert first.estimates["fps"] is None
     assert second.estimates["fps"] == Estimate(200.0)
     assert second.estimates["speedup"] is second.estimates["efficiency"] is second.serial_fraction is None

@@ -70,14 +70,14 @@ def evaluate_command(options: argparse.Namespace) -> int:
     results = {}
     for levels in _chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
-        with Spectators(options.num_episodes, options.render, _video_path(options, levels)) as spectators:
+        with Monitor(options.num_episodes, options.render, _video_path(options, levels)) as monitor:
             episodes = play(
                 agent.policy,
                 env,
                 options.num_episodes,
                 options.deterministic,
-                spectators.on_step,
-                spectators.wanted,
+                monitor.on_step,
+                monitor.needs_frames,
             )
         results[levels] = summarise(episodes)
         say(results_text(results[levels], _levels_text(env, agent.settings.env, levels)))
@@ -135,7 +135,7 @@ def play(
     env: EnvSettings,
     num_episodes: int,
     deterministic: bool = False,
-    on_step: OnStep = lambda _environments, _done, _first_counts: None,
+    on_step: OnStep = lambda _environments, _done, _is_first_active: None,
     with_frames: bool = False,
 ) -> Episodes:
     """Plays `num_episodes`, assigned to the environments in advance: no bias towards short episodes."""
@@ -153,7 +153,7 @@ def play(
             draws = torch.from_numpy(next(noise)[active])
             chosen = logits.argmax(-1) if deterministic else sample_actions(logits, draws)
             actions[active] = chosen.numpy()
-            first_counts = bool(quota[0] > 0)
+            is_first_active = bool(quota[0] > 0)
             step = vector.step(actions)
             rewards += step.rewards
             lengths += 1
@@ -163,7 +163,7 @@ def play(
                     played[k].append((float(rewards[k]), int(lengths[k]), completed is not None and bool(completed[k])))
                     quota[k] -= 1
                 rewards[k], lengths[k] = 0.0, 0
-            on_step(vector, num_episodes - int(quota.sum()), first_counts)
+            on_step(vector, num_episodes - int(quota.sum()), is_first_active)
     finally:
         vector.close()
     flat = [episode for episodes in played for episode in episodes]
@@ -210,7 +210,7 @@ def results_text(result: dict[str, Any], levels: str) -> str:
     return "\n".join([*lines, "=" * WIDTH])
 
 
-class Spectators:
+class Monitor:
     """Shows an evaluation: a progress line, or rendering in the terminal; and writes a video."""
 
     def __init__(self, num_episodes: int, render: bool, video: Path | None) -> None:
@@ -220,11 +220,11 @@ class Spectators:
         self._video = VideoFile(video) if video is not None else None
 
     @property
-    def wanted(self) -> bool:
+    def needs_frames(self) -> bool:
         """True if the environments must render frames."""
         return self._screen is not None or self._video is not None
 
-    def __enter__(self) -> Spectators:
+    def __enter__(self) -> Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -235,8 +235,8 @@ class Spectators:
             if kind is None:
                 say(f"Video written to: {self._video.path}")
 
-    def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
-        if self.wanted and first_counts:
+    def on_step(self, vector: VectorEnvironment, done: int, is_first_active: bool) -> None:
+        if self.needs_frames and is_first_active:
             frame = vector.frame()
             if self._video is not None:
                 self._video.add(frame)

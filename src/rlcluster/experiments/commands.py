@@ -20,7 +20,7 @@ def rlcluster_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "rlcluster", *arguments]
 
 
-def run_to_its_end(
+def run_to_completion(
     command: list[str], stop: StopRequest, log: Path | None = None, on_poll: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
     """Returns exit code and stderr; appends stdout to `log`. The child has its own process group, so Ctrl-C reaches it
@@ -33,14 +33,14 @@ def run_to_its_end(
                 command, stdout=stdout, stderr=subprocess.PIPE, text=True, errors="replace", process_group=0
             )
         )
-        is_stop_passed_on = False
+        is_signal_forwarded = False
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _, errors = process.communicate(timeout=POLL_SECONDS)
                 return process.returncode, errors
             on_poll()
-            if stop.signal_number is not None and not is_stop_passed_on:
-                is_stop_passed_on = True
+            if stop.signal_number is not None and not is_signal_forwarded:
+                is_signal_forwarded = True
                 process.send_signal(stop.signal_number)
                 say("\nstopping this run, then writing the results", stream=sys.stderr)
 

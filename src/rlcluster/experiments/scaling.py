@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlcluster import environments
-from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_completion
 from rlcluster.experiments.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.experiments.scaling_statistics import RunRow, State, medians, summarise
 from rlcluster.networks import policy
@@ -67,14 +67,14 @@ def scale_command(request: ScaleRequest) -> int:
     """Runs all cases, writes and prints the results; returns 0 if every run finished."""
     cases = plan(request)
     settings = cases[0].settings
-    workers_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
+    ranks_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
     make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
     with StopRequest(is_patient=True) as stop:  # a second signal must not orphan a run
         rows = _run_all(request, cases, stop)
-        summary = summarise(rows, workers_that_fit)
-        write_summary(request.output_dir, summary, _facts(request, settings, workers_that_fit))
-        write_plots(request.output_dir, summary, workers_that_fit)
-    say("\n" + table_text(summary, rows, settings, workers_that_fit))
+        summary = summarise(rows, ranks_that_fit)
+        write_summary(request.output_dir, summary, _facts(request, settings, ranks_that_fit))
+        write_plots(request.output_dir, summary, ranks_that_fit)
+    say("\n" + table_text(summary, rows, settings, ranks_that_fit))
     say(f"Results saved to: {request.output_dir}")
     if stop.signal_number is not None:
         return 128 + stop.signal_number
@@ -89,7 +89,7 @@ def plan(request: ScaleRequest) -> list[Case]:
         raise UserError(f"scale {base.algorithm}: only algorithms with identical ranks can be scaled; use ppo or a2c")
     if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
         flags["hardware.num_threads"] = "1"
-    _refuse_too_many_workers(request, base.env.num_envs)
+    _refuse_too_many_ranks(request, base.env.num_envs)
     cases = [
         _case(request, flags, base, scaling, world_size)
         for scaling in request.scalings
@@ -97,7 +97,7 @@ def plan(request: ScaleRequest) -> list[Case]:
     ]
     for case in cases:
         _refuse_too_short(request, case.settings)
-    _refuse_what_training_would(base)
+    _refuse_untrainable(base)
     refuse_occupied(request.output_dir, "choose another --output-dir")
     return cases
 
@@ -113,7 +113,7 @@ def _common_flags(request: ScaleRequest) -> dict[str, str]:
     return flags
 
 
-def _refuse_too_many_workers(request: ScaleRequest, num_envs: int) -> None:
+def _refuse_too_many_ranks(request: ScaleRequest, num_envs: int) -> None:
     largest = max(request.world_sizes)
     if "strong" in request.scalings and largest > num_envs:
         raise UserError(
@@ -152,7 +152,7 @@ def _refuse_too_short(request: ScaleRequest, settings: Settings) -> None:
         )
 
 
-def _refuse_what_training_would(settings: Settings) -> None:
+def _refuse_untrainable(settings: Settings) -> None:
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
     policy.choose_kernels(settings.hardware.kernels, network, spec)
@@ -190,7 +190,7 @@ def _outcome_text(row: RunRow) -> str:
 def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> RunRow:
     name = f"{case.scaling}_workers_{case.world_size}_repeat_{repeat}"
     run, log = request.output_dir / "runs" / name, request.output_dir / "logs" / f"{name}.jsonl"
-    exit_code, errors = run_to_its_end(training_command(case, run), stop)
+    exit_code, errors = run_to_completion(training_command(case, run), stop)
     records = copy_metrics(run, case.settings, log)
     measured = medians(records, request.warmup_iters)
     state, error = _state(exit_code, errors, measured.fps is not None, stop)
@@ -214,13 +214,13 @@ def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) ->
     return "failed", failure_text(exit_code, errors)
 
 
-def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> dict[str, object]:
+def _facts(request: ScaleRequest, settings: Settings, ranks_that_fit: int) -> dict[str, object]:
     return {
         "world_sizes": sorted(set(request.world_sizes)),
         "scalings": request.scalings,
         "repeats": request.repeats,
         "warmup_iters": request.warmup_iters,
-        "workers_that_fit": workers_that_fit,
+        "workers_that_fit": ranks_that_fit,
         "settings": settings.to_dict(),
         "machine": machine.facts(settings.hardware.num_threads or 1),
     }

@@ -34,7 +34,7 @@ def write_summary(folder: Path, summary: Sequence[SummaryRow], facts: Mapping[st
     write_json(folder / "summary.json", {**facts, "rows": rows})
 
 
-def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: Settings, workers_that_fit: int) -> str:
+def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: Settings, ranks_that_fit: int) -> str:
     """One table per kind of scaling, and notes. Times are in milliseconds."""
     lines = []
     for scaling in dict.fromkeys(row.scaling for row in summary):
@@ -44,7 +44,7 @@ def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: 
         share = f"{num_envs} environments {'per rank' if is_weak else 'in total'}"
         lines.append(f"{scaling} scaling: {settings.algorithm} on {settings.env.name}, {share}")
         lines += [*_aligned([COLUMNS, *(_cells(row) for row in sizes)]), ""]
-    return "\n".join(lines + _notes(summary, rows, workers_that_fit))
+    return "\n".join(lines + _notes(summary, rows, ranks_that_fit))
 
 
 def _cells(row: SummaryRow) -> tuple[str, ...]:
@@ -74,11 +74,11 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
 
 
-def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], workers_that_fit: int) -> list[str]:
+def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], ranks_that_fit: int) -> list[str]:
     notes = []
     if any(row.is_beyond_cores for row in summary):
         notes.append(
-            f"* oversubscribed: this machine has physical cores for {counted(workers_that_fit, 'rank')}, so ranks "
+            f"* oversubscribed: this machine has physical cores for {counted(ranks_that_fit, 'rank')}, so ranks "
             "share cores"
         )
     base = min((row.world_size for row in summary), default=1)
@@ -94,14 +94,14 @@ def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], workers_that_f
     return notes
 
 
-def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: int) -> None:
+def write_plots(folder: Path, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
     """plots.png: fps, speed-up, efficiency and phase times over the number of ranks."""
     figure, axes = four_panels()
     titles = {"fps": "environment steps per second", "speedup": "speed-up", "efficiency": "efficiency"}
     for axis, (quantity, title) in zip(axes.flat, titles.items(), strict=False):
         _draw_curves(axis, summary, quantity, title)
         _draw_ideal(axis, summary, quantity)
-        _shade_shared_cores(axis, summary, workers_that_fit)
+        _shade_shared_cores(axis, summary, ranks_that_fit)
         axis.set_ylim(bottom=0)  # last, because it fixes the upper limit too
         axis.legend(frameon=False)
     _draw_phases(axes[1, 1], summary)
@@ -109,10 +109,10 @@ def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: i
 
 
 def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title: str) -> None:
-    beside = max((row.world_size for row in summary), default=1) / 60  # so that error bars do not overlap
+    offset = max((row.world_size for row in summary), default=1) / 60  # so that error bars do not overlap
     for k, scaling in enumerate(dict.fromkeys(row.scaling for row in summary)):
         points = [
-            (row.world_size + k * beside, estimate)
+            (row.world_size + k * offset, estimate)
             for row in summary
             if row.scaling == scaling and (estimate := row.estimates[quantity]) is not None
         ]
@@ -138,10 +138,10 @@ def _draw_ideal(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> Non
         axis.plot(sizes, ideal[quantity], color="#555555", linestyle=":", label="ideal")
 
 
-def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], workers_that_fit: int) -> None:
+def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
     if any(row.is_beyond_cores for row in summary):
         largest = max(row.world_size for row in summary)
-        axis.axvspan(workers_that_fit + 0.5, largest + 0.25, color="#000000", alpha=0.08, lw=0, label="shared cores")
+        axis.axvspan(ranks_that_fit + 0.5, largest + 0.25, color="#000000", alpha=0.08, lw=0, label="shared cores")
 
 
 def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:

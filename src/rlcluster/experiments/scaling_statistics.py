@@ -126,17 +126,17 @@ def karp_flatt(speedup: float, world_size: int) -> float | None:
     return (1 / speedup - 1 / world_size) / (1 - 1 / world_size)
 
 
-def summarise(rows: Sequence[RunRow], workers_that_fit: int) -> list[SummaryRow]:
+def summarise(rows: Sequence[RunRow], ranks_that_fit: int) -> list[SummaryRow]:
     """One row per kind of scaling and world size, smallest first; only finished runs count."""
     summary = []
     for scaling in dict.fromkeys(row.scaling for row in rows):
         sizes = sorted({row.world_size for row in rows if row.scaling == scaling})
         groups = {size: [row for row in rows if (row.scaling, row.world_size) == (scaling, size)] for size in sizes}
-        summary += [_summarise_size(groups, size, workers_that_fit) for size in sizes]
+        summary += [_summarise_size(groups, size, ranks_that_fit) for size in sizes]
     return summary
 
 
-def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, workers_that_fit: int) -> SummaryRow:
+def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, ranks_that_fit: int) -> SummaryRow:
     base = min(groups)
     finished = [row for row in groups[world_size] if row.state == "finished"]
     estimates = {name: estimate_mean([getattr(row, name) for row in finished]) for name in QUANTITIES}
@@ -148,7 +148,7 @@ def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, workers
         world_size=world_size,
         num_envs=groups[world_size][0].num_envs,
         finished_repeats=len(finished),
-        is_beyond_cores=world_size > workers_that_fit,
+        is_beyond_cores=world_size > ranks_that_fit,
         estimates=estimates,
         serial_fraction=karp_flatt(speedup.mean, world_size) if speedup and base == 1 else None,
     )

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_completion
 from rlcluster.experiments.suite_plan import Cell, Suite, read_suite
 from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
@@ -85,7 +85,7 @@ class _SuiteRun:
 
     def run(self) -> int:
         pending = [cell for cell in self._suite.cells if not self._is_done(cell)]
-        self._say_plan(pending)
+        self._print_plan(pending)
         for number, cell in enumerate(pending, 1):
             if self._stop.requested:
                 break
@@ -97,7 +97,7 @@ class _SuiteRun:
             self._write_state()
         failed = [outcome for outcome in self._outcomes if outcome.state == "failed"]
         self._report(failed)
-        self._say_times()
+        self._print_times()
         if self._stop.signal_number is not None:
             say(f"stopped by a signal; to resume: rlcluster suite {self._suite.file} --output-dir {self._folder}")
             return 128 + self._stop.signal_number
@@ -147,7 +147,7 @@ class _SuiteRun:
         """Returns the seconds it took, and the error if it failed."""
         start = time.perf_counter()
         progress = _Progress(log, self._heading)
-        exit_code, errors = run_to_its_end(command, self._stop, log, progress.show)
+        exit_code, errors = run_to_completion(command, self._stop, log, progress.show)
         progress.clear()
         with log.open("a", encoding="utf-8") as file:
             file.write(errors)
@@ -177,7 +177,7 @@ class _SuiteRun:
             arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
         return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
 
-    def _say_plan(self, pending: Sequence[Cell]) -> None:
+    def _print_plan(self, pending: Sequence[Cell]) -> None:
         plan, cells = self._suite.plan, self._suite.cells
         say(
             f"{self._suite.name}: {' '.join(plan.algorithms)} × {' '.join(plan.modes)} × {' '.join(plan.games)} × "
@@ -257,7 +257,7 @@ class _SuiteRun:
                 missing.append(f"missing from this report: {error}")
         return runs, missing
 
-    def _say_times(self) -> None:
+    def _print_times(self) -> None:
         total = time.perf_counter() - self._start
         training = sum(outcome.train_seconds for outcome in self._outcomes)
         evaluation = sum(outcome.evaluate_seconds for outcome in self._outcomes)

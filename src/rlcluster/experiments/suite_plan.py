@@ -161,9 +161,9 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
     for name in ("algorithms", "modes", "games", "seeds"):
         values = getattr(plan, name)
         keys = [game_name(value) for value in values] if name == "games" else list(values)
-        twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
-        if twice:
-            problems.append(f"{name}: {', '.join(twice)} {'is' if len(twice) == 1 else 'are'} listed twice")
+        repeated = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
+        if repeated:
+            problems.append(f"{name}: {', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} listed twice")
     layers = {"settings": plan.settings}
     layers |= {f"algorithm_settings.{name}": sections for name, sections in plan.algorithm_settings.items()}
     layers |= {f"mode_settings.{name}": sections for name, sections in plan.mode_settings.items()}

@@ -21,20 +21,20 @@ from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
-PICTURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
+FIGURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
 
 
 class Outputs(NamedTuple):
     """Where a comparison is written."""
 
-    picture: Path
+    figure: Path
     report: Path
     page: Path
     data: Path
 
     @classmethod
     def inside(cls, folder: Path) -> Outputs:
-        return cls(*(folder / name for name in (PICTURE, REPORT, PAGE, DATA)))
+        return cls(*(folder / name for name in (FIGURE, REPORT, PAGE, DATA)))
 
 
 def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output: Path, options: Options) -> int:
@@ -66,7 +66,7 @@ def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output:
 def write(
     comparison: Comparison, outputs: Outputs, title: str, titles: Sequence[str] | None = None, note: str = ""
 ) -> None:
-    draw_comparison(comparison, outputs.picture)
+    draw_comparison(comparison, outputs.figure)
     write_atomically(outputs.report, report_text(comparison, titles).encode())
     write_atomically(outputs.page, page_text(comparison, title, note).encode())
     write_json(outputs.data, as_data(comparison))
@@ -74,8 +74,8 @@ def write(
 
 def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
     """`output` is a folder, or the figure's file, whose folder takes the other files. Never inside a run."""
-    is_picture = output.suffix in FORMATS and not output.is_dir()
-    folder = output.parent if is_picture else output
+    is_figure = output.suffix in FORMATS and not output.is_dir()
+    folder = output.parent if is_figure else output
     inside = [run for run in runs if folder.resolve().is_relative_to(run.resolve())]
     if inside:
         raise UserError(f"--output {output}: is inside the run {inside[0]}; choose a directory outside the runs")
@@ -84,7 +84,7 @@ def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
     outputs = Outputs.inside(folder)
-    return outputs._replace(picture=output) if is_picture else outputs
+    return outputs._replace(figure=output) if is_figure else outputs
 
 
 def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:

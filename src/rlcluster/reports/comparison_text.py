@@ -175,7 +175,7 @@ def _hours(run: RecordedRun) -> str:
     return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}"
 
 
-def _of(name: str, form: str) -> Callable[[RecordedRun, RecordedRun], str]:
+def _summary_cell(name: str, form: str) -> Callable[[RecordedRun, RecordedRun], str]:
     return lambda run, first: number(run.summary.get(name), form)
 
 
@@ -192,24 +192,24 @@ PARTS = (
         "",
         (
             Row("Duration (hours)", lambda run, first: _hours(run)),
-            Row("Total Timesteps", _of("total_timesteps", ",")),
-            Row("Total Updates", _of("total_updates", ",")),
+            Row("Total Timesteps", _summary_cell("total_timesteps", ",")),
+            Row("Total Updates", _summary_cell("total_updates", ",")),
         ),
     ),
     Part(
         "Performance Metrics",
         (
-            Row("Average FPS", _of("average_fps", ",.0f")),
+            Row("Average FPS", _summary_cell("average_fps", ",.0f")),
             Row(SPEEDUP, lambda run, first: _times(speedup(run, first))),
-            Row("Final FPS", _of("final_fps", ",.0f")),
+            Row("Final FPS", _summary_cell("final_fps", ",.0f")),
         ),
     ),
     Part(
         "Reward Metrics",
         (
-            Row("Initial Reward", _of("initial_reward", ".2f")),
-            Row("Final Reward", _of("final_reward", ".2f")),
-            Row("Best Reward", _of("best_reward", ".2f")),
+            Row("Initial Reward", _summary_cell("initial_reward", ".2f")),
+            Row("Final Reward", _summary_cell("final_reward", ".2f")),
+            Row("Best Reward", _summary_cell("best_reward", ".2f")),
         ),
     ),
     EVALUATION,
@@ -217,13 +217,13 @@ PARTS = (
         "Resource Usage",
         (
             Row("Cores", lambda run, first: str(run.cores)),
-            Row("Peak Memory (GB)", _of("peak_memory_gb", ".2f")),
+            Row("Peak Memory (GB)", _summary_cell("peak_memory_gb", ".2f")),
         ),
     ),
     Part(
         "Efficiency Metrics",
         (
-            Row("Timesteps/Hour", _of("timesteps_per_hour", ",.0f")),
+            Row("Timesteps/Hour", _summary_cell("timesteps_per_hour", ",.0f")),
             Row("Efficiency Gain (%)", _gain),
         ),
     ),

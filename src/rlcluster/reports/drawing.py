@@ -52,10 +52,10 @@ def four_panels(title: str | None = None) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def label(axis: Axes, title: str, below: str, beside: str) -> None:
+def label(axis: Axes, title: str, x_label: str, y_label: str) -> None:
     axis.set_title(title, fontsize="medium")
-    axis.set_xlabel(below)
-    axis.set_ylabel(beside)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
     axis.grid(alpha=0.3)
 
 

@@ -33,13 +33,13 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         method = comparison.method_of(k)
         is_first = comparison.methods[method][0] == k
         name = comparison.names[k] if len(methods) == len(comparison.runs) else method
-        look = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
+        line_style = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
         shown = _normalised(rewards, comparison.ranges[k]) if are_normalised else rewards
-        _draw(axes[0, 0], shown, shown.seconds / 60, look)
-        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, look)
-        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, look)
+        _draw(axes[0, 0], shown, shown.seconds / 60, line_style)
+        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, line_style)
+        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, line_style)
         minutes, steps = run.metrics["elapsed_seconds"] / 60, run.metrics["steps_global"] / 1000
-        axes[1, 1].plot(minutes, steps, **{**look, "marker": None})
+        axes[1, 1].plot(minutes, steps, **{**line_style, "marker": None})
     per_point = np.mean([curve.per_point for curve in comparison.curves])
     kind = "reward, normalised by each game's range" if are_normalised else "reward"
     label(axes[0, 0], f"Episode reward (about {per_point:.0f} episodes per point, 95 % band)", MINUTES, kind)
@@ -74,12 +74,12 @@ def draw_run(metrics: Metrics, title: str, path: Path, env: EnvSettings | None =
     save(figure, path)
 
 
-def _draw(axis: Axes, curve: Curve, positions: Any, look: dict[str, Any]) -> None:
+def _draw(axis: Axes, curve: Curve, positions: Any, line_style: dict[str, Any]) -> None:
     every = max(1, len(positions) // MARKERS_PER_CURVE)
     shown = ~np.isnan(curve.values)
-    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **look)
+    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **line_style)
     if not np.isnan(curve.low).all():
-        axis.fill_between(positions, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(positions, curve.low, curve.high, color=line_style["color"], alpha=0.15, linewidth=0)
 
 
 def _normalised(curve: Curve, scores: Range | None) -> Curve:

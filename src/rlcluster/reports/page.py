@@ -32,7 +32,7 @@ MAX_CLIP_BYTES = 250_000
 THRESHOLDS = 101  # points of a performance profile
 
 AXIS_TITLES = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
-MEANINGS = {
+DEFINITIONS = {
     "fps": "environment steps per second of rollout and learning, over the whole run (final: the last updates).",
     "speed-up": "average fps divided by that of the first run.",
     "reward": "mean over 100 training episodes: the first, last and best of the run.",
@@ -55,13 +55,13 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
         _verdict(comparison),
         _warnings(comparison.warnings),
         ("Runs", _runs_table(comparison)),
-        ("Curves", _curves_frame(comparison)),
+        ("Curves", _curves_section(comparison)),
         ("Scores", _scores(comparison)),
         ("Where the time goes", _phases(comparison)),
         ("Gameplay", _clips(comparison)),
         ("Settings that differ", _differences(comparison)),
         ("Machines", _machines(comparison)),
-        ("Definitions", _meanings()),
+        ("Definitions", _definitions()),
     ]
     body = "".join(
         part if isinstance(part, str) else f"<section><h2>{part[0]}</h2>{part[1]}</section>"
@@ -161,7 +161,7 @@ def _warnings(warnings: Sequence[str]) -> str:
 def _runs_table(comparison: Comparison) -> str:
     runs = comparison.runs
 
-    def of(name: str, form: str) -> Callable[[int], str]:
+    def summary_cell(name: str, form: str) -> Callable[[int], str]:
         return lambda k: number(runs[k].summary.get(name), form)
 
     def ratio(k: int) -> str:
@@ -180,19 +180,19 @@ def _runs_table(comparison: Comparison) -> str:
         ("seed", lambda k: str(runs[k].settings.env.seed)),
         ("cores", lambda k: str(runs[k].cores)),
         ("minutes", lambda k: f"{runs[k].summary['duration_seconds'] / 60:.1f}"),
-        ("timesteps", of("total_timesteps", ",")),
-        ("updates", of("total_updates", ",")),
-        ("average fps", of("average_fps", ",.0f")),
-        ("final fps", of("final_fps", ",.0f")),
+        ("timesteps", summary_cell("total_timesteps", ",")),
+        ("updates", summary_cell("total_updates", ",")),
+        ("average fps", summary_cell("average_fps", ",.0f")),
+        ("final fps", summary_cell("final_fps", ",.0f")),
         ("speed-up", ratio),
-        ("initial reward", of("initial_reward", ".2f")),
-        ("final reward", of("final_reward", ".2f")),
-        ("best reward", of("best_reward", ".2f")),
+        ("initial reward", summary_cell("initial_reward", ".2f")),
+        ("final reward", summary_cell("final_reward", ".2f")),
+        ("best reward", summary_cell("best_reward", ".2f")),
         ("training levels", lambda k: evaluated_text(runs[k], "train")),
         ("unseen levels", lambda k: evaluated_text(runs[k], "test")),
         ("generalisation gap", lambda k: _gap(runs[k])),
-        ("peak memory (GB)", of("peak_memory_gb", ".2f")),
-        ("timesteps/hour", of("timesteps_per_hour", ",.0f")),
+        ("peak memory (GB)", summary_cell("peak_memory_gb", ".2f")),
+        ("timesteps/hour", summary_cell("timesteps_per_hour", ",.0f")),
         ("efficiency gain", gain),
     ]
     rows = [[cell(k) for _, cell in columns] for k in range(len(runs))]
@@ -203,7 +203,7 @@ def _gap(run: RecordedRun) -> str:
     return number(run.evaluation and run.evaluation.gap, ".2f")
 
 
-def _curves_frame(comparison: Comparison) -> str:
+def _curves_section(comparison: Comparison) -> str:
     choices = "".join(
         f'<label><input type="radio" name="axis" value="{axis}"{" checked" if axis == "steps" else ""}> {title}</label>'
         for axis, title in AXIS_TITLES.items()
@@ -332,8 +332,8 @@ def _machines(comparison: Comparison) -> str:
     return _table(["", *comparison.names], rows, marked=[len(set(row[1:])) > 1 for row in rows])
 
 
-def _meanings() -> str:
-    return "".join(f"<p><strong>{escape(term)}</strong>: {escape(text)}</p>" for term, text in MEANINGS.items())
+def _definitions() -> str:
+    return "".join(f"<p><strong>{escape(term)}</strong>: {escape(text)}</p>" for term, text in DEFINITIONS.items())
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:

@@ -16,7 +16,7 @@ from rlcluster.settings.games import game_name, procgen_game
 from rlcluster.settings.schema import EnvSettings
 
 STEPS = (0.5e6, 1e6, 2e6, 5e6, 10e6, 25e6)  # at which scores are published
-BEYOND = 1.01  # a run ends with the update that crosses its budget, so it may overshoot the last point slightly
+OVERSHOOT = 1.01  # a run ends with the update that crosses its budget, so it may overshoot the last point slightly
 
 
 class Range(NamedTuple):
@@ -153,7 +153,7 @@ def openai_ppo(env: EnvSettings, steps: float, levels: str) -> float | None:
     published points or for other environment settings.
     """
     game = procgen_game(env.name)
-    is_within = STEPS[0] <= steps <= BEYOND * STEPS[-1]
+    is_within = STEPS[0] <= steps <= OVERSHOOT * STEPS[-1]
     if game is None or not is_published_setting(env) or not is_within:
         return None
     return float(np.interp(steps, STEPS, GAMES[game].train if levels == "train" else GAMES[game].test))

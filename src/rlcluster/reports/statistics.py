@@ -34,7 +34,7 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MAX_DRAWS = 4_000_000  # scores drawn at a time: 64 MB with their indices
 TRIMMED = 0.25  # of each end, for the IQM
-MAX_DEALS = 20_000  # exact permutations per game; above it they are sampled
+MAX_PERMUTATIONS = 20_000  # per game: beyond this number, they are sampled
 
 
 class Interval(NamedTuple):
@@ -116,7 +116,7 @@ def permutation_p_value(first: Scores, second: Scores, seed: int = 0) -> float:
     generator = np.random.default_rng(seed)
     distribution = {0.0: 1.0}  # of the sum over games
     for game in games:
-        distribution = _convolved(distribution, _dealt(first[game], second[game], generator))
+        distribution = _convolved(distribution, _permutation_distribution(first[game], second[game], generator))
     observed = sum(float(_superiority(first[game], second[game])) for game in games)
     centre = len(games) / 2
     distance = abs(observed - centre) - 1e-9
@@ -137,24 +137,25 @@ def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
     if len(methods) < 2:
         return Verdict(None, "Only one method: nothing to compare.")
     ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
-    best, chances = ranked[0], {}
+    best, improvements = ranked[0], {}
     for name in ranked[1:]:
-        chances[name] = chance = probability_of_improvement(methods[best], methods[name], seed)
+        improvements[name] = improvement = probability_of_improvement(methods[best], methods[name], seed)
         p_value = permutation_p_value(methods[best], methods[name], seed)
-        if p_value > 1 - CONFIDENCE or chance.low <= 0.5:
-            return Verdict(None, _undecided_text(best, name, _text(chance), p_value, has_spread(methods[best])))
-    closest = min(chances, key=lambda name: chances[name].low)
+        if p_value > 1 - CONFIDENCE or improvement.low <= 0.5:
+            shown = improvement if has_spread(methods[best]) else None
+            return Verdict(None, _undecided_text(best, name, shown, p_value))
+    closest = min(improvements, key=lambda name: improvements[name].low)
     return Verdict(
         best,
         f"{best} is best: one of its runs beats one of {closest}, the closest, with probability "
-        f"{_text(chances[closest])}.",
+        f"{_text(improvements[closest])}.",
     )
 
 
-def _undecided_text(best: str, other: str, chance: str, p_value: float, is_chance_told: bool) -> str:
-    told = f"one of its runs beats one of {other} with probability {chance}, but " if is_chance_told else ""
+def _undecided_text(best: str, other: str, improvement: Interval | None, p_value: float) -> str:
+    lead = f"one of its runs beats one of {other} with probability {_text(improvement)}, but " if improvement else ""
     return (
-        f"Not enough runs to tell: {best} has the highest IQM; {told}equal methods would differ at least as much as "
+        f"Not enough runs to tell: {best} has the highest IQM; {lead}equal methods would differ at least as much as "
         f"{best} and {other} in {p_value:.0%} of cases (limit: 5 %)."
     )
 
@@ -194,19 +195,19 @@ def _superiority(first: Array, second: Array) -> Array:
     return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))  # type: ignore[no-any-return]
 
 
-def _dealt(first: Array, second: Array, generator: np.random.Generator) -> dict[float, float]:
+def _permutation_distribution(first: Array, second: Array, generator: np.random.Generator) -> dict[float, float]:
     """The permutation distribution of U / (n m) in one game: value -> probability."""
     runs, size = np.concatenate([first, second]), len(first)
-    if math.comb(len(runs), size) <= MAX_DEALS:
-        deals = np.array(list(itertools.combinations(range(len(runs)), size)))
+    if math.comb(len(runs), size) <= MAX_PERMUTATIONS:
+        splits = np.array(list(itertools.combinations(range(len(runs)), size)))
     else:
-        deals = generator.permuted(np.tile(np.arange(len(runs)), (MAX_DEALS, 1)), axis=1)[:, :size]
-    is_first = np.zeros((len(deals), len(runs)), bool)
-    is_first[np.arange(len(deals))[:, None], deals] = True
-    dealt = np.broadcast_to(runs, is_first.shape)
-    values = _superiority(dealt[is_first].reshape(len(deals), -1), dealt[~is_first].reshape(len(deals), -1))
+        splits = generator.permuted(np.tile(np.arange(len(runs)), (MAX_PERMUTATIONS, 1)), axis=1)[:, :size]
+    is_first = np.zeros((len(splits), len(runs)), bool)
+    is_first[np.arange(len(splits))[:, None], splits] = True
+    repeated = np.broadcast_to(runs, is_first.shape)
+    values = _superiority(repeated[is_first].reshape(len(splits), -1), repeated[~is_first].reshape(len(splits), -1))
     found, counts = np.unique(np.round(values, 12), return_counts=True)
-    return dict(zip(found.tolist(), (counts / len(deals)).tolist(), strict=True))
+    return dict(zip(found.tolist(), (counts / len(splits)).tolist(), strict=True))
 
 
 def _convolved(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
