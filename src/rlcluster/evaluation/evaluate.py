@@ -17,13 +17,14 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
 from rlcluster.reports import statistics
+from rlcluster.reports.output_paths import check_output_file
 from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, settings_of
 from rlcluster.runs.checkpoints import find_checkpoint, latest_run
 from rlcluster.runs.evaluations import write_evaluation
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings, KernelsName, Settings
 from rlcluster.system.console import say
-from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.errors import UserError
 
 MAX_ENVS = 64
 FIRST_ENVIRONMENT = 1_000_000  # separate from training's indices, so the two never share a random stream
@@ -63,10 +64,8 @@ def evaluate_command(options: argparse.Namespace) -> int:
     say("Device: cpu")
     say(f"Checkpoint: {path}\n")
     say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
-    if options.json and not Path(options.json).resolve().parent.is_dir():
-        raise UserError(
-            f"--json {options.json}: no such directory: {Path(options.json).resolve().parent}", EXIT_STORAGE
-        )
+    if options.json:
+        check_output_file("--json", Path(options.json))
     results = {}
     for levels in _chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)

@@ -15,6 +15,7 @@ from av import VideoFrame, VideoStream
 from av.container import OutputContainer
 from numpy.typing import NDArray
 
+from rlcluster.reports.output_paths import check_output_file
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 FRAMES_PER_SECOND = 15  # as in Procgen
@@ -29,10 +30,7 @@ class VideoFile:
     """An mp4 file (H.264), written frame by frame with PyAV."""
 
     def __init__(self, path: Path) -> None:
-        if path.suffix != ".mp4":
-            raise UserError(f"--video {path}: the name should end in .mp4")
-        if not path.resolve().parent.is_dir():
-            raise UserError(f"--video {path}: no such directory: {path.resolve().parent}", EXIT_STORAGE)
+        check_output_file("--video", path, (".mp4",))
         self.path = path
         self._container: OutputContainer | None = None
         self._stream: VideoStream

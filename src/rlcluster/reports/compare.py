@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
-from rlcluster.reports.drawing import FORMATS, check_format
+from rlcluster.reports.drawing import FORMATS
 from rlcluster.reports.figures import draw_comparison, draw_run
+from rlcluster.reports.output_paths import check_output_file, check_outside_runs
 from rlcluster.reports.page import page_text
 from rlcluster.runs.config import read_run_settings
 from rlcluster.runs.files import RUNS_FOLDER, runs_below
@@ -76,9 +77,7 @@ def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
     """`output` is a folder, or the figure's file, whose folder takes the other files. Never inside a run."""
     is_figure = output.suffix in FORMATS and not output.is_dir()
     folder = output.parent if is_figure else output
-    inside = [run for run in runs if folder.resolve().is_relative_to(run.resolve())]
-    if inside:
-        raise UserError(f"--output {output}: is inside the run {inside[0]}; choose a directory outside the runs")
+    check_outside_runs("--output", folder, runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -172,9 +171,8 @@ def plot_command(run: Path | None, log_file: Path | None, output: Path | None, w
         metrics, env, place = read_metrics_file(log_file), None, log_file.resolve().parent
         title = f"{log_file.resolve().parent.name}/{log_file.name}"
     output = output or Path(f"{place.name}.png")
-    check_format("--output", output)
-    if run is not None and output.resolve().is_relative_to(place):
-        raise UserError(f"--output {output}: is inside the run {place}; choose a directory outside the runs")
+    check_output_file("--output", output, FORMATS)
+    check_outside_runs("--output", output, [] if run is None else [run])
     draw_run(metrics, title, output, env if with_reference else None)
     say(f"Saved to: {output}")
     return 0

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcluster.system.atomic_file import write_atomically
-from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,14 +56,6 @@ def label(axis: Axes, title: str, x_label: str, y_label: str) -> None:
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
     axis.grid(alpha=0.3)
-
-
-def check_format(flag: str, path: Path) -> None:
-    """Checks suffix and folder before any work is done."""
-    if path.suffix not in FORMATS:
-        raise UserError(f"{flag} {path}: the name should end in {', '.join(FORMATS)}")
-    if not path.resolve().parent.is_dir():
-        raise UserError(f"{flag} {path}: no such directory: {path.resolve().parent}", EXIT_STORAGE)
 
 
 def save(figure: Figure, path: Path) -> None:
