@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_completion
 from rlcluster.experiments.suite_plan import Cell, Suite, read_suite
+from rlcluster.experiments.suite_progress import CellProgress
 from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.comparison_text import score_lines, table_text
@@ -43,7 +42,6 @@ from rlcluster.system.signals import StopRequest
 
 SPEED_SETTINGS = ("parallel.num_workers", "parallel.workers_per_rank", "hardware.num_threads", "hardware.kernels")
 SUITE_FILE = "suite.json"
-LINE_SECONDS = 60.0  # between progress lines without a terminal
 STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # estimates; the second is replaced by measured evaluations
 
 CellState = Literal["finished", "failed", "stopped"]
@@ -146,7 +144,7 @@ class _SuiteRun:
     def _run_command(self, command: list[str], log: Path) -> tuple[float, str | None]:
         """Returns the seconds it took, and the error if it failed."""
         start = time.perf_counter()
-        progress = _Progress(log, self._heading)
+        progress = CellProgress(log, self._heading)
         exit_code, errors = run_to_completion(command, self._stop, log, progress.show)
         progress.clear()
         with log.open("a", encoding="utf-8") as file:
@@ -267,37 +265,6 @@ class _SuiteRun:
             f"Wall-clock: training {clock_text(training)}, evaluation {clock_text(evaluation)}, "
             f"overhead {rest:.1f} s{share}"
         )
-
-
-class _Progress:
-    """The last line of a cell's output: updated every second on a terminal, printed every minute elsewhere."""
-
-    def __init__(self, log: Path, heading: str) -> None:
-        self._log, self._heading, self._is_live = log, heading, sys.stdout.isatty()
-        self._begin = log.stat().st_size if log.exists() else 0
-        self._shown_at, self._width = time.perf_counter(), 0
-
-    def show(self) -> None:
-        now = time.perf_counter()
-        if now - self._shown_at < (1.0 if self._is_live else LINE_SECONDS):
-            return
-        self._shown_at = now
-        line = self._last_line()
-        if self._is_live:
-            say(f"\r{line.ljust(self._width)}", end="")
-            self._width = len(line)
-        elif line:
-            say(f"\n  {line}", end=" ")
-
-    def clear(self) -> None:
-        if self._width:
-            say("\r" + " " * self._width + "\r" + self._heading, end="")
-
-    def _last_line(self) -> str:
-        with self._log.open("rb") as file:
-            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - 1000))
-            lines = file.read().decode(errors="replace").splitlines()
-        return lines[-1].strip()[: shutil.get_terminal_size().columns - 1] if lines else ""
 
 
 def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
