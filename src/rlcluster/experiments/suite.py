@@ -152,7 +152,7 @@ class _SuiteRun:
         return time.perf_counter() - start, None if exit_code == 0 else failure_text(exit_code, errors)
 
     def _training_command(self, cell: Cell) -> list[str]:
-        """Resumes a run that has a checkpoint; moves one without aside and starts again."""
+        """Resumes a run that has a checkpoint; moves any other aside and starts again."""
         path = self._path(cell)
         if has_checkpoint(path):
             return rlcluster_command("train", "--resume", "--output-dir", str(path))
