@@ -1,4 +1,4 @@
-"""Evaluation: every dealt episode counts, train and unseen levels, and what a person sees."""
+"""Evaluation: every assigned episode counts, training and unseen levels, and the command's output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policy_for(env: EnvSettings) -> ActorCritic:
 
 
 def test_long_episodes_count_like_short_ones() -> None:
-    """Each environment plays the episodes dealt to it: the first ones of its own course, long or short."""
+    """Each environment plays a fixed number of episodes, however long: always the first ones of its own stream."""
     env = EnvSettings(name="CartPole-v1", seed=3)
     policy = policy_for(env)
     few, many = play(policy, env, 64), play(policy, env, 128)
@@ -58,7 +58,7 @@ def test_long_episodes_count_like_short_ones() -> None:
     assert np.array_equal(few.rewards, few.lengths)
 
 
-def test_an_evaluation_can_be_repeated_exactly_and_its_seed_matters() -> None:
+def test_an_evaluation_is_reproducible_and_depends_on_its_seed() -> None:
     env = EnvSettings(name="CartPole-v1", seed=3)
     policy = policy_for(env)
     first, again = play(policy, env, 10), play(policy, env, 10)
@@ -68,7 +68,7 @@ def test_an_evaluation_can_be_repeated_exactly_and_its_seed_matters() -> None:
     assert not np.array_equal(first.rewards, play(policy, env, 10, deterministic=True).rewards)
 
 
-def test_completed_levels_are_those_that_gave_the_coin() -> None:
+def test_completed_levels_are_those_in_which_the_coin_was_reached() -> None:
     env = EnvSettings(name="coinrun", seed=1)
     episodes = play(make_policy(PolicySettings(network="nature"), environments.describe(env), 0), env, 20)
     assert episodes.completed is not None
@@ -76,7 +76,7 @@ def test_completed_levels_are_those_that_gave_the_coin() -> None:
     assert np.array_equal(episodes.completed, episodes.rewards == 10)
 
 
-def test_test_levels_are_the_whole_distribution_and_train_levels_those_of_the_run() -> None:
+def test_test_levels_are_the_full_distribution_and_train_levels_those_of_the_run() -> None:
     env = EnvSettings(num_levels=200, start_level=50, seed=42)
     test, train = level_settings(env, "test", 1), level_settings(env, "train", 1)
     assert (test.num_levels, test.start_level, test.seed) == (0, 0, 1)
@@ -86,7 +86,7 @@ def test_test_levels_are_the_whole_distribution_and_train_levels_those_of_the_ru
 def test_exploration_mode_has_no_unseen_levels() -> None:
     env = EnvSettings(distribution_mode="exploration")
     assert _chosen_levels("train", env) == ("train",)
-    with pytest.raises(UserError, match="one level only"):
+    with pytest.raises(UserError, match="only one level"):
         _chosen_levels("both", env)
 
 
@@ -106,13 +106,13 @@ def interval_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def test_the_interval_of_the_mean_by_hand() -> None:
-    """Six episodes drawn again from three of 0 and three of 10 give 10 k / 6, k binomial with n = 6 and p = 1/2: k = 0
-    has 1/64 = 1.6 %, k at most 1 has 7/64 = 11 %. So the percentiles 2.5 and 97.5 lie at k = 1 and k = 5.
+    """Resamples of three episodes of 0 and three of 10 have mean 10 k / 6, k binomial with n = 6 and p = 1/2:
+    P(k = 0) = 1/64 = 1.6 %, P(k <= 1) = 7/64 = 11 %. So the 2.5 and 97.5 percentiles are at k = 1 and k = 5.
     """
     assert interval_of(np.array([0.0, 10.0, 0.0, 10.0, 10.0, 0.0])) == pytest.approx((10 / 6, 50 / 6))
 
 
-def test_the_interval_of_the_mean_is_that_of_the_normal_law_for_many_values() -> None:
+def test_the_interval_of_the_mean_approaches_that_of_the_normal_distribution() -> None:
     values = np.random.default_rng(1).normal(3, 2, 2000)
     low, high = interval_of(values)
     half = 1.96 * values.std() / np.sqrt(2000)
@@ -120,7 +120,7 @@ def test_the_interval_of_the_mean_is_that_of_the_normal_law_for_many_values() ->
     assert high == pytest.approx(values.mean() + half, abs=0.01)
 
 
-def test_the_interval_of_an_evaluation_is_the_one_that_comparisons_take() -> None:
+def test_evaluations_and_comparisons_use_the_same_interval() -> None:
     rewards = np.random.default_rng(2).normal(3, 2, 50)
     draws = np.random.default_rng(0)
     means = [np.mean([rewards[draws.integers(0, 50)] for _ in range(50)]) for _ in range(10_000)]
@@ -128,7 +128,7 @@ def test_the_interval_of_an_evaluation_is_the_one_that_comparisons_take() -> Non
     assert interval_of(rewards) == estimate({"game": rewards}, mean)[1:]
 
 
-def test_the_command_prints_the_promised_block_and_writes_json(coinrun: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_results_and_writes_json(coinrun: Path, tmp_path: Path) -> None:
     file = tmp_path / "evaluation.json"
     result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "3", "--levels", "both", "--json", file)
     assert result.returncode == 0, result.stderr
@@ -142,7 +142,8 @@ def test_the_command_prints_the_promised_block_and_writes_json(coinrun: Path, tm
         "Min/Max Reward: ",
         "Mean Episode Length: ",
         "Levels Completed: ",
-        "Levels: unseen (the whole easy distribution)",
+        "95% Confidence Interval of the Mean: ",
+        "Levels: unseen (the full easy distribution)",
         "Levels: training (200 from 0, easy)",
     ):
         assert line in result.stdout
@@ -151,7 +152,7 @@ def test_the_command_prints_the_promised_block_and_writes_json(coinrun: Path, tm
     assert written["results"]["test"]["episodes"] == 3
 
 
-def test_a_video_holds_real_play(coinrun: Path, tmp_path: Path) -> None:
+def test_a_video_shows_real_play(coinrun: Path, tmp_path: Path) -> None:
     video = tmp_path / "play.mp4"
     result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "1", "--video", video)
     assert result.returncode == 0, result.stderr
@@ -163,7 +164,7 @@ def test_a_video_holds_real_play(coinrun: Path, tmp_path: Path) -> None:
     assert not np.array_equal(frames[0], frames[-1])
 
 
-def test_rendering_without_a_terminal_says_so(coinrun: Path) -> None:
+def test_rendering_without_a_terminal_is_refused(coinrun: Path) -> None:
     result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "1", "--render")
     assert result.returncode == 2
     assert "not a terminal" in result.stderr

@@ -1,4 +1,4 @@
-"""Videos: the frames that were added, at their size and pace."""
+"""Videos: every added frame, at the right size and frame rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlcluster.system.errors import EXIT_STORAGE, UserError
 from conftest import disk_full_after
 
 RED, BLUE = (200, 30, 30), (30, 30, 200)
-CLOSE = 12  # of 255: H.264 loses a little
+CLOSE = 12  # of 255: H.264 is lossy
 
 
 def plain(height: int, width: int, colour: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -37,7 +37,7 @@ def read(path: Path) -> list[NDArray[np.uint8]]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
-def test_a_video_holds_every_frame_in_its_order_at_fifteen_per_second(tmp_path: Path) -> None:
+def test_a_video_holds_every_frame_in_order_at_fifteen_per_second(tmp_path: Path) -> None:
     path = write(tmp_path / "play.mp4", [plain(256, 320, RED)] * 20 + [plain(256, 320, BLUE)] * 10)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -61,7 +61,7 @@ def test_a_small_frame_is_enlarged_pixel_by_pixel_and_an_odd_one_becomes_even(tm
     assert np.abs(frame.astype(int) - RED).max() <= CLOSE
 
 
-def test_a_rendered_frame_comes_back_as_it_was_however_it_lies_in_memory(tmp_path: Path) -> None:
+def test_a_rendered_frame_survives_encoding_whatever_its_memory_layout(tmp_path: Path) -> None:
     vector = environments.make(EnvSettings(name="CartPole-v1"), range(1), with_frames=True)
     drawn = vector.frame()
     vector.close()
@@ -76,5 +76,5 @@ def test_a_video_that_cannot_be_stored_is_refused_in_one_line(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"^--video .*full.mp4: File too large$") as caught, disk_full_after(10_000):
         write(tmp_path / "full.mp4", list(noise))
     assert caught.value.exit_code == EXIT_STORAGE
-    with pytest.raises(UserError, match="there is no directory"):
+    with pytest.raises(UserError, match="no such directory"):
         VideoFile(tmp_path / "missing" / "play.mp4")

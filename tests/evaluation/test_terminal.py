@@ -1,4 +1,4 @@
-"""What a person sees on a real (pseudo) terminal."""
+"""Output on a (pseudo-)terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from conftest import CARTPOLE, COINRUN, command, flags
 
 
 def on_a_terminal(*arguments: str | Path, enough: str | None = None) -> str:
-    """Runs the command with its output on a terminal of its own; returns what it wrote there.
-
-    Once the text `enough` has come, the user has seen enough and presses Ctrl-C.
-    """
+    """Runs the command on a pseudo-terminal and returns its output; sends Ctrl-C once the text `enough` appears."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
-    # As in a terminal: tests that a shell runs in the background ignore the signal, and so would the command.
+    # Restore the default: a shell's background jobs ignore SIGINT, and the command would inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command(*arguments), stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
     signal.signal(signal.SIGINT, before)

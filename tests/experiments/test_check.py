@@ -1,4 +1,4 @@
-"""`rlcluster check`: ok here, and a remedy where something is missing."""
+"""`rlcluster check`: passes here, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from conftest import rlcluster
 
 
-def test_every_line_is_ok_on_a_sound_machine(tmp_path: Path) -> None:
+def test_every_check_passes_on_a_working_machine(tmp_path: Path) -> None:
     result = rlcluster("check", "--output-dir", tmp_path)
     assert result.returncode == 0, result.stdout
     lines = result.stdout.splitlines()
@@ -17,7 +17,7 @@ def test_every_line_is_ok_on_a_sound_machine(tmp_path: Path) -> None:
     assert "samples/s" in result.stdout
 
 
-def test_a_place_that_cannot_be_written_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_named_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = rlcluster("check", "--output-dir", tmp_path / "file" / "run")
     assert result.returncode == 1

@@ -1,4 +1,4 @@
-"""`rlcluster scale`: its arithmetic by hand, what it refuses, failures and Ctrl-C with stand-ins, and one real run."""
+"""`rlcluster scale`: statistics by hand, refused input, failures and Ctrl-C with stand-ins, and one real run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlcluster.system.cores import Core, Cores
 
 from conftest import CARTPOLE, flags, rlcluster
 
-# The arithmetic
+# Statistics
 
 
 def row(world_size: int, repeat: int, fps: float | None, scaling_name: str = "strong") -> RunRow:
@@ -45,42 +45,42 @@ def test_the_serial_fraction_is_that_of_karp_and_flatt():
     assert karp_flatt(1.6, 2) == pytest.approx((0.625 - 0.5) / 0.5)  # 0.25
     assert karp_flatt(2.0, 4) == pytest.approx(1 / 3)
     assert karp_flatt(4.0, 4) == 0.0
-    assert karp_flatt(0.8, 2) == pytest.approx(1.5)  # slower than one worker
+    assert karp_flatt(0.8, 2) == pytest.approx(1.5)  # slower than one rank
     assert karp_flatt(1.0, 1) is None
 
 
-def test_amdahls_law_gives_its_own_serial_fraction_back():
+def test_the_serial_fraction_inverts_amdahls_law():
     for serial in (0.0, 0.1, 0.5, 1.0):
         for world_size in (2, 3, 16):
             assert karp_flatt(1 / (serial + (1 - serial) / world_size), world_size) == pytest.approx(serial)
 
 
-def test_the_interval_of_a_mean_is_students():
+def test_the_interval_of_a_mean_uses_students_t():
     # mean 12, s = 2, t(2) = 4.303: margin 4.303 * 2 / sqrt(3)
     assert estimate_mean([10.0, 12.0, 14.0]) == pytest.approx((12.0, 12.0 - 4.96868, 12.0 + 4.96868), abs=1e-5)
     assert estimate_mean([5.0]) == Estimate(5.0, None, None)
     assert estimate_mean([]) is None
 
 
-def test_the_quantiles_fall_to_that_of_the_normal_distribution():
+def test_the_t_quantiles_fall_towards_that_of_the_normal_distribution():
     assert (t_quantile(1), t_quantile(10), t_quantile(30), t_quantile(31)) == (12.706, 2.228, 2.042, 1.96)
     assert list(T_QUANTILES) == sorted(T_QUANTILES, reverse=True)
     assert len(T_QUANTILES) == 30
 
 
-def test_the_warm_up_is_left_out_of_the_medians():
+def test_the_medians_exclude_the_warm_up():
     records = [{"update": k, **dict.fromkeys(QUANTITIES, float(k))} for k in (1, 2, 3, 4, 10)]
     assert medians(records, 2) == Medians(*([4.0] * 5))
     assert medians(records, 10) == Medians()
 
 
-def test_a_repeat_is_compared_with_the_same_repeat_of_the_base():
+def test_a_repeat_is_compared_with_the_same_repeat_of_the_baseline():
     assert paired_ratios({1: 150.0, 2: 400.0, 4: 1.0}, {1: 100.0, 2: 200.0, 3: 400.0}) == [1.5, 2.0]
 
 
-def test_speed_up_and_efficiency_are_over_pairs_with_their_interval():
+def test_speed_up_and_efficiency_are_means_over_paired_repeats():
     rows = [row(1, 1, 100), row(1, 2, 200), row(2, 1, 150), row(2, 2, 400), row(1, 3, 300), row(2, 3, None)]
-    first, second = summarise(rows, workers_that_fit=1)
+    first, second = summarise(rows, ranks_that_fit=1)
     assert first.estimates["speedup"] == Estimate(1.0, 1.0, 1.0)
     # ratios 1.5 and 2: mean 1.75, s = 0.5 / sqrt(2), margin 12.706 * s / sqrt(2) = 12.706 / 4
     assert second.estimates["speedup"] == pytest.approx((1.75, 1.75 - 3.1765, 1.75 + 3.1765))
@@ -90,8 +90,8 @@ def test_speed_up_and_efficiency_are_over_pairs_with_their_interval():
     assert (first.finished_repeats, second.finished_repeats) == (3, 2)
 
 
-def test_another_base_than_one_worker_has_efficiency_but_no_serial_fraction():
-    first, second = summarise([row(4, 1, 300), row(2, 1, 200)], workers_that_fit=4)
+def test_a_baseline_of_several_ranks_has_efficiency_but_no_serial_fraction():
+    first, second = summarise([row(4, 1, 300), row(2, 1, 200)], ranks_that_fit=4)
     assert (first.world_size, second.world_size) == (2, 4)
     assert first.estimates["efficiency"] == Estimate(1.0)
     assert second.estimates["speedup"] == Estimate(1.5)
@@ -99,21 +99,21 @@ def test_another_base_than_one_worker_has_efficiency_but_no_serial_fraction():
     assert first.serial_fraction is second.serial_fraction is None
 
 
-def test_without_a_base_there_is_no_speed_up():
-    first, second = summarise([row(1, 1, None), row(2, 1, 200)], workers_that_fit=4)
+def test_without_a_baseline_there_is_no_speed_up():
+    first, second = summarise([row(1, 1, None), row(2, 1, 200)], ranks_that_fit=4)
     assert first.estimates["fps"] is None
     assert second.estimates["fps"] == Estimate(200.0)
     assert second.estimates["speedup"] is second.estimates["efficiency"] is second.serial_fraction is None
     assert first.flat()["fps_low"] is None
 
 
-def test_each_kind_of_scaling_has_its_own_base():
+def test_each_kind_of_scaling_has_its_own_baseline():
     rows = [row(1, 1, 100), row(2, 1, 150), row(1, 1, 50, "weak"), row(2, 1, 100, "weak")]
     speedups = [(line.scaling, line.estimates["speedup"]) for line in summarise(rows, 2)]
     assert speedups[1::2] == [("strong", Estimate(1.5)), ("weak", Estimate(2.0))]
 
 
-# What is refused before the first run
+# Input that is refused before the first run
 
 
 SMALL = {**CARTPOLE, "--total-iters": 3, "--warmup-iters": 1}
@@ -130,19 +130,22 @@ def scale(folder: Path, *more: str, **options: Any) -> int:
     [
         ({"world_sizes": "1,0"}, "argument --world-sizes: 0 should be at least 1"),
         ({"world_sizes": "1,two"}, "argument --world-sizes: two should be a whole number"),
-        ({"world_sizes": "1,8"}, "--world-sizes 8: strong scaling shares env.num_envs=4 environments"),
+        ({"world_sizes": "1,8"}, "--world-sizes 8: strong scaling partitions env.num_envs=4 environments"),
         ({"repeats": 0}, "argument --repeats: 0 should be at least 1"),
         ({"gamma": 2}, "training.gamma=2: input should be less than or equal to 1"),
-        ({"warmup_iters": 3}, "--warmup-iters 3: a run of 1 workers has 3 updates"),
-        ({"total_timesteps": 128, "total_iters": "null"}, "--warmup-iters 1: a run of 1 workers has 1 updates"),
+        ({"warmup_iters": 3}, "--warmup-iters 3: a run with world size 1 has only 3 updates"),
+        (
+            {"total_timesteps": 128, "total_iters": "null"},
+            "--warmup-iters 1: a run with world size 1 has only 1 update,",
+        ),
         ({"env": "CartPoll-v1"}, "CartPoll-v1"),
-        ({"num_workers": 2}, "parallel.num_workers=2: --world-sizes gives the workers; leave it out"),
-        ({"num_envs_per_worker": 2}, "parallel.num_envs_per_worker=2: --scaling weak makes"),
+        ({"num_workers": 2}, "parallel.num_workers=2: --world-sizes sets the number of ranks; leave it out"),
+        ({"num_envs_per_worker": 2}, "parallel.num_envs_per_worker=2: with --scaling weak, --num-envs is per rank"),
         ({"log_dir": "logs"}, "output.log_dir=logs: each run keeps its log"),
         ({"world_sizes": "1,2", "scaling": "weak", "batch_size": 4}, "training.batch_size=4 does not"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(
+def test_impossible_requests_are_refused_in_one_line(
     options: dict[str, Any], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -184,7 +187,7 @@ def request(**changes: Any) -> scaling.ScaleRequest:
     return plain._replace(**changes)
 
 
-def test_strong_scaling_keeps_the_environments_and_weak_scaling_those_of_each_worker() -> None:
+def test_strong_scaling_fixes_the_total_environments_and_weak_scaling_those_per_rank() -> None:
     cases = scaling.plan(request())
     assert [(case.scaling, case.world_size) for case in cases] == [
         ("strong", 1),
@@ -194,14 +197,16 @@ def test_strong_scaling_keeps_the_environments_and_weak_scaling_those_of_each_wo
     ]
     assert [case.settings.env.num_envs for case in cases] == [4, 4, 4, 16]
     assert [case.settings.given_processes for case in cases] == [1, 4, 1, 4]
-    assert {case.settings.num_minibatches for case in cases} == {4}  # as many exchanges in each update
+    assert {case.settings.num_minibatches for case in cases} == {
+        4
+    }  # the same number of gradient synchronisations per update
     assert {case.settings.training.total_updates for case in cases} == {30}
     assert {case.settings.hardware.num_threads for case in cases} == {1}
     assert cases[3].arguments[:4] == ["train", "ppo", "--mode", "parallel"]
     assert {"--num-envs=16", "--num_workers=4", "--num_threads=1"} <= set(cases[3].arguments)
 
 
-def test_a_file_gives_threads_but_neither_workers_nor_budget(tmp_path: Path) -> None:
+def test_a_config_file_sets_threads_but_neither_ranks_nor_budget(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
         "mode: sequential\ntraining: {duration: 9h}\nhardware: {num_threads: 2}\n"
@@ -218,7 +223,7 @@ def test_repeats_are_interleaved_and_every_second_one_is_reversed() -> None:
     assert [(case.world_size, repeat) for case, repeat in order] == [(1, 1), (4, 1), (4, 2), (1, 2), (1, 3), (4, 3)]
 
 
-# Failures and Ctrl-C, with a small script in the place of the training
+# Failures and Ctrl-C, with a small script instead of the training
 
 STAND_IN = """
 import json, os, pathlib, signal, sys
@@ -242,11 +247,11 @@ if ending == "interrupt":
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """stand_in({2: "fail"}): the training with 2 workers fails, the others end well."""
+    """stand_in({2: "fail"}): training with 2 ranks fails, the other runs succeed."""
 
     def replace(endings: dict[int, str], updates: int = 3) -> None:
         def command(case: scaling.Case, run: Path) -> list[str]:
-            ending = endings.get(case.world_size, "well")
+            ending = endings.get(case.world_size, "succeed")
             return [sys.executable, "-c", STAND_IN, str(run), str(updates), str(case.world_size), ending]
 
         monkeypatch.setattr(scaling, "training_command", command)
@@ -259,14 +264,14 @@ def read_rows(folder: Path) -> list[tuple[int, int, str]]:
     return [(row["world_size"], row["repeat"], row["state"]) for row in rows]
 
 
-def test_a_failed_run_is_shown_and_recorded_and_the_others_go_on(
+def test_a_failed_run_is_shown_and_recorded_and_the_others_continue(
     stand_in: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stand_in({2: "fail"})
     assert scale(tmp_path / "new", world_sizes="1,2,4", repeats=2) == 1
     out = capfd.readouterr().out
-    assert "run 2 of 6: 2 workers, repeat 1 ... failed: rank 1 failed: ValueError: no luck, ETA 0:00:" in out
-    assert "run 3 of 6: 4 workers, repeat 1 ... 400 fps, ETA" in out
+    assert "run 2 of 6: 2 ranks, repeat 1 ... failed: rank 1 failed: ValueError: no luck, ETA 0:00:" in out
+    assert "run 3 of 6: 4 ranks, repeat 1 ... 400 fps, ETA" in out
     assert "2 of 6 runs did not finish; per_run.csv says why." in out
     assert read_rows(tmp_path / "new") == [
         *((1, 1, "finished"), (2, 1, "failed"), (4, 1, "finished")),
@@ -277,7 +282,7 @@ def test_a_failed_run_is_shown_and_recorded_and_the_others_go_on(
     assert "Traceback" in (tmp_path / "new" / "logs" / "strong_workers_2_repeat_1.stderr").read_text()
 
 
-def test_a_run_without_an_update_after_the_warm_up_has_failed(
+def test_a_run_without_updates_after_the_warm_up_fails(
     stand_in: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stand_in({}, updates=1)
@@ -285,12 +290,12 @@ def test_a_run_without_an_update_after_the_warm_up_has_failed(
     assert "failed: no update is left after the warm-up" in capfd.readouterr().out
 
 
-def test_ctrl_c_stops_the_run_and_writes_what_has_been_measured(
+def test_ctrl_c_stops_the_run_and_writes_the_results_so_far(
     stand_in: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stand_in({2: "interrupt"})
     assert scale(tmp_path / "new", world_sizes="1,2,4", repeats=2) == 128 + signal.SIGINT
-    assert "run 2 of 6: 2 workers, repeat 1 ... stopped: by a signal" in capfd.readouterr().out
+    assert "run 2 of 6: 2 ranks, repeat 1 ... stopped: by a signal" in capfd.readouterr().out
     assert read_rows(tmp_path / "new") == [(1, 1, "finished"), (2, 1, "stopped")]
     summary = json.loads((tmp_path / "new" / "summary.json").read_text())["rows"]
     assert [line["fps"] for line in summary] == [100.0, None]
@@ -298,22 +303,22 @@ def test_ctrl_c_stops_the_run_and_writes_what_has_been_measured(
     assert (tmp_path / "new" / "runs" / "strong_workers_2_repeat_1" / "saved").exists()
 
 
-def test_workers_beyond_the_physical_cores_are_marked(
+def test_oversubscribed_world_sizes_are_marked(
     stand_in: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in({})
     monkeypatch.setattr(cores, "observe", lambda: Cores(2, (Core(0, 0), Core(1, 1))))
     assert scale(tmp_path / "new", world_sizes="2,4", repeats=2, scaling="both") == 0
     out = capfd.readouterr().out
-    assert out.count("    * 4  400  ") == 2  # an interval without width is not shown
-    assert out.count("      2  200  ") == 2
-    assert "* more than the 2 that have physical cores of their own" in out
-    assert "The base is 2 workers: speed-up is against them, and there is no serial fraction." in out
+    assert out.count("  * 4  400  ") == 2  # an interval without width is not shown
+    assert out.count("    2  200  ") == 2
+    assert "* oversubscribed: this machine has physical cores for 2 ranks" in out
+    assert "The baseline is 2 ranks: speed-ups are relative to it, and there is no serial fraction." in out
     assert "strong scaling: ppo on CartPole-v1, 4 environments in total" in out
-    assert "weak scaling: ppo on CartPole-v1, 4 environments for each worker" in out
+    assert "weak scaling: ppo on CartPole-v1, 4 environments per rank" in out
 
 
-# The real thing
+# A real measurement
 
 
 @pytest.mark.slow
@@ -322,7 +327,7 @@ def test_scaling_is_measured_with_real_runs(tmp_path: Path) -> None:
     options = {**SMALL, "--n-minibatches": 2, "--world-sizes": "1,2", "--repeats": 1}
     result = rlcluster("scale", "ppo", "--output-dir", folder, *flags(options))
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "run 2 of 2: 2 workers, repeat 1 ... " in result.stdout
+    assert "run 2 of 2: 2 ranks, repeat 1 ... " in result.stdout
     assert "strong scaling: ppo on CartPole-v1, 4 environments in total" in result.stdout
     assert "±" not in result.stdout  # one repeat has no interval
 

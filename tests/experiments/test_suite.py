@@ -1,4 +1,4 @@
-"""`rlcluster suite`: its plan, what it refuses, and real cells: finished, interrupted, failed, run again."""
+"""`rlcluster suite`: the plan, refused input, and real cells: finished, interrupted, failed, retried."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def refusal(folder: Path, **changes: Any) -> str:
 # The plan
 
 
-def test_every_combination_is_a_cell_and_seeds_come_last(tmp_path):
+def test_every_combination_is_a_cell_and_seeds_vary_slowest(tmp_path):
     changes = {"modes": ["sequential", "parallel"], "games": ["coinrun", "maze"], "seeds": [1, 2]}
     names = [cell.name for cell in read_suite(plan_file(tmp_path, **changes)).cells]
     assert len(names) == len(set(names)) == 16
     assert names[:3] == ["ppo_sequential_coinrun_seed1", "a2c_sequential_coinrun_seed1", "ppo_parallel_coinrun_seed1"]
-    assert names[8] == "ppo_sequential_coinrun_seed2"  # all methods once, then all again
+    assert names[8] == "ppo_sequential_coinrun_seed2"  # all methods with seed 1 come first
 
 
-def test_a_cell_has_the_settings_of_all_of_its_algorithm_and_of_its_mode(tmp_path):
+def test_a_cell_merges_common_algorithm_and_mode_settings(tmp_path):
     changes = {"modes": ["parallel"], "mode_settings": {"parallel": {"parallel": {"num_workers": 2}}}}
     ppo, a2c = (cell.settings for cell in read_suite(plan_file(tmp_path, **changes)).cells)
     assert (ppo.batch_size, ppo.training.n_steps, ppo.env.num_envs, ppo.given_processes) == (32, 16, 4, 2)
@@ -64,7 +64,7 @@ def test_a_cell_has_the_settings_of_all_of_its_algorithm_and_of_its_mode(tmp_pat
     assert ppo.training.duration is None
 
 
-def test_core_hours_become_time_by_the_cores_of_the_cell(tmp_path, monkeypatch):
+def test_core_hours_are_divided_by_the_cores_of_the_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(cores, "observe", lambda: EIGHT_CORES)
     changes = {
         "algorithms": ["ppo"],
@@ -79,7 +79,7 @@ def test_core_hours_become_time_by_the_cores_of_the_cell(tmp_path, monkeypatch):
     assert four.settings.training.duration == pytest.approx(450)
 
 
-def test_workers_without_a_number_of_threads_count_as_training_will_use_them(tmp_path, monkeypatch):
+def test_planned_cores_include_the_threads_that_training_will_choose(tmp_path, monkeypatch):
     monkeypatch.setattr(cores, "observe", lambda: EIGHT_CORES)
     changes = {
         **{"algorithms": ["ppo"], "modes": ["parallel"], "budget": {"core_hours": 1}},
@@ -89,14 +89,14 @@ def test_workers_without_a_number_of_threads_count_as_training_will_use_them(tmp
     assert planned_cores(cell.settings) == 4 * 2
 
 
-def test_what_the_plan_decides_itself_is_refused_in_its_settings(tmp_path):
+def test_settings_that_other_keys_set_are_refused(tmp_path):
     text = refusal(tmp_path, settings={"env": {"seed": 3}, "training": {"duration": "5s"}, "output": {"log_dir": "x"}})
-    assert "settings.env.seed: seeds gives the seeds; leave it out" in text
-    assert "settings.training.duration: budget gives what each cell may spend; leave it out" in text
+    assert "settings.env.seed: set by seeds; leave it out" in text
+    assert "settings.training.duration: set by budget; leave it out" in text
     assert "settings.output.log_dir: each cell keeps its files in its own directory; leave it out" in text
 
 
-def test_a_minibatch_size_of_an_algorithm_replaces_that_of_all(tmp_path):
+def test_an_algorithms_minibatch_setting_replaces_the_common_one(tmp_path):
     changes = {
         **{"algorithms": ["ppo"], "algorithm_settings": {"ppo": {"training": {"n_minibatches": 4}}}},
         "settings": {"env": {"num_envs": 4}, "training": {"n_steps": 16, "batch_size": 32}},
@@ -104,7 +104,7 @@ def test_a_minibatch_size_of_an_algorithm_replaces_that_of_all(tmp_path):
     assert read_suite(plan_file(tmp_path, **changes)).cells[0].settings.num_minibatches == 4
 
 
-def test_the_name_of_a_cell_is_the_name_of_a_file(tmp_path):
+def test_the_name_of_a_cell_is_a_valid_file_name(tmp_path):
     names = [cell.name for cell in read_suite(plan_file(tmp_path, games=["ALE/Pong-v5"])).cells]
     assert names[0] == "ppo_sequential_ALE-Pong-v5_seed1"
 
@@ -115,7 +115,7 @@ def test_the_quick_suite_plans_all_algorithms_in_a_quarter_of_an_hour():
     assert sum(cell.settings.training.duration for cell in suite.cells) <= 10 * 60  # the rest is for evaluation
 
 
-def test_all_problems_of_a_plan_are_told_at_once(tmp_path):
+def test_all_problems_of_a_plan_are_reported_at_once(tmp_path):
     text = refusal(
         tmp_path,
         seeds=[1, 1],
@@ -124,12 +124,12 @@ def test_all_problems_of_a_plan_are_told_at_once(tmp_path):
         score_ranges={"maze": [5, 1]},
     )
     assert "budget: give one of total_timesteps, duration, core_hours; it has total_timesteps and duration" in text
-    assert "seeds: 1 stands there twice" in text
+    assert "seeds: 1 is listed twice" in text
     assert "score_ranges.maze=[5, 1]" in text
     assert "ppo sequential: env.flavour: unknown setting" in text
 
 
-def test_an_unknown_key_of_a_plan_is_refused_with_a_guess(tmp_path):
+def test_an_unknown_key_of_a_plan_is_refused_with_a_suggestion(tmp_path):
     changes = {"game": ["coinrun"], "budget": {"durations": "5s"}, "algorithm_settings": {"impla": {}}}
     text = refusal(tmp_path, **changes, colour="red")
     assert "4 problems:" in text
@@ -139,11 +139,11 @@ def test_an_unknown_key_of_a_plan_is_refused_with_a_guess(tmp_path):
     assert "colour: unknown; known here: algorithms, modes, games, seeds, budget," in text
 
 
-def test_a_wrong_value_of_a_list_is_one_problem(tmp_path):
+def test_an_invalid_value_in_a_list_is_one_problem(tmp_path):
     assert "problems" not in refusal(tmp_path, seeds=["a"])
 
 
-def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path):
+def test_a_setting_without_effect_is_reported_with_its_algorithm_and_mode(tmp_path):
     text = refusal(tmp_path, settings={"training": {"n_epochs": 2, "n_steps": 16}, "env": {"num_envs": 4}})
     assert text.endswith("a2c sequential: training.n_epochs=2 has no effect with a2c; remove it")
     assert "\n" not in text
@@ -159,7 +159,7 @@ def test_a_setting_without_effect_on_an_algorithm_is_told_with_its_cell(tmp_path
         ({"budget": None}, "budget: give one of total_timesteps, duration, core_hours; it has none"),
     ],
 )
-def test_a_wrong_plan_is_named(tmp_path, changes, message):
+def test_an_invalid_plan_is_refused(tmp_path, changes, message):
     assert message in refusal(tmp_path, **changes)
 
 
@@ -195,15 +195,15 @@ def test_a_suite_runs_every_cell_reports_and_does_nothing_the_second_time(tmp_pa
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")} == before
     other = rlcluster("suite", plan_file(tmp_path, budget={"total_timesteps": 1024}), "--output-dir", out)
     assert other.returncode == 2
-    assert "was made with other settings than the plan's: budget" in other.stderr
+    assert "was made with settings that differ from the plan: budget" in other.stderr
     more = rlcluster("suite", plan_file(tmp_path, evaluation={"num_episodes": 3}), "--output-dir", out)
-    assert more.returncode == 0  # the same training, evaluated anew
+    assert more.returncode == 0  # only the evaluation is repeated
     run = out / "runs" / "ppo_sequential_CartPole-v1_seed1"
     assert json.loads((run / "evaluation.json").read_text())["results"]["test"]["episodes"] == 3
 
 
 @pytest.mark.slow
-def test_an_interrupted_suite_goes_on_where_it_was(tmp_path):
+def test_an_interrupted_suite_resumes(tmp_path):
     out = tmp_path / "out"
     plan = plan_file(tmp_path, algorithms=["ppo"], budget={"duration": "6s"}, evaluation={"num_episodes": 0})
     run = out / "runs" / "ppo_sequential_CartPole-v1_seed1"
@@ -211,18 +211,18 @@ def test_an_interrupted_suite_goes_on_where_it_was(tmp_path):
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"stopped by a signal; to go on: rlcluster suite {plan} --output-dir {out}" in stdout
+    assert f"stopped by a signal; to resume: rlcluster suite {plan} --output-dir {out}" in stdout
     assert json.loads((run / "run_state.json").read_text())["state"] == "preempted"
     seconds = json.loads((run / "benchmark_metrics.json").read_text())["duration_seconds"]
     assert seconds < 6
     again = rlcluster("suite", plan, "--output-dir", out)
     assert again.returncode == 0, again.stderr
     summary = json.loads((run / "benchmark_metrics.json").read_text())
-    assert 6 <= summary["duration_seconds"] < 12  # it went on, and did not begin again
+    assert 6 <= summary["duration_seconds"] < 12  # it resumed rather than started again
 
 
 @pytest.mark.slow
-def test_a_failing_cell_is_recorded_and_the_rest_goes_on(tmp_path):
+def test_a_failing_cell_is_recorded_and_the_suite_continues(tmp_path):
     out = tmp_path / "out"
     plan = plan_file(tmp_path, algorithms=["ppo"], games=["NoSuchGame-v0", "CartPole-v1"])
     done = rlcluster("suite", plan, "--output-dir", out)
@@ -235,7 +235,7 @@ def test_a_failing_cell_is_recorded_and_the_rest_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_suites_do_not_write_one_folder(tmp_path):
+def test_two_suites_cannot_share_a_folder(tmp_path):
     out = tmp_path / "out"
     plan = plan_file(tmp_path, budget={"duration": "60s"})
     process = start(out, command("suite", plan, "--output-dir", out), until="runs/*/config.yaml")

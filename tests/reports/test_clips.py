@@ -1,4 +1,4 @@
-"""Clips of a page: the first seconds of a video, small."""
+"""Embedded clips: the first seconds of a video, small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcluster.reports.clips import choose, shrink
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 seconds, 480 x 272: a grey that becomes brighter with every frame, and noise that moves."""
+    """20 seconds, 480 x 272: a grey that brightens over the frames, with moving noise."""
     path = tmp_path_factory.mktemp("video") / "play.mp4"
     noise = np.random.default_rng(0).integers(-20, 20, (272, 480, 3))
     file = VideoFile(path)
@@ -36,10 +36,10 @@ def test_a_clip_is_the_first_twelve_seconds_192_pixels_wide(video: Path) -> None
     assert [round(frame.time * 15) for frame in frames] == list(range(12 * 15))
     for k in (0, 90, 179):
         assert frames[k].to_ndarray(format="gray").mean() == pytest.approx(30 + k // 2, abs=3)
-    assert content.index(b"moov") < content.index(b"mdat")  # a browser may begin before all is loaded
+    assert content.index(b"moov") < content.index(b"mdat")  # so that browsers can start before the file is loaded
 
 
-def test_a_clip_is_as_small_as_demanded_or_there_is_none(video: Path) -> None:
+def test_a_clip_fits_the_limit_or_is_none(video: Path) -> None:
     best = shrink(video, 1_000_000)
     assert best is not None
     smaller = shrink(video, 3 * len(best) // 4)
@@ -48,14 +48,14 @@ def test_a_clip_is_as_small_as_demanded_or_there_is_none(video: Path) -> None:
     assert shrink(video, 100) is None
 
 
-def test_what_is_no_video_has_no_clip(video: Path, tmp_path: Path) -> None:
-    for name, content in {"text": b"no video", "empty": b"", "cut off": video.read_bytes()[:2000]}.items():
+def test_a_file_that_is_not_a_video_gives_no_clip(video: Path, tmp_path: Path) -> None:
+    for name, content in {"text": b"not a video", "empty": b"", "truncated": video.read_bytes()[:2000]}.items():
         file = tmp_path / f"{name}.mp4"
         file.write_bytes(content)
         assert shrink(file, 1_000_000) is None, name
 
 
-def test_of_several_clips_that_of_unseen_levels_is_chosen() -> None:
+def test_the_clip_of_unseen_levels_is_preferred() -> None:
     assert choose([Path("play_train.mp4"), Path("play_test.mp4")]) == Path("play_test.mp4")
     assert choose([Path("b.mp4"), Path("a.mp4")]) == Path("b.mp4")
     assert choose([]) is None

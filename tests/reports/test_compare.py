@@ -1,4 +1,4 @@
-"""`rlcluster compare` and `rlcluster plot`: the seeds' table, fair warnings, scores, bad input; runs stay untouched."""
+"""`rlcluster compare` and `rlcluster plot`: table, fairness warnings, scores, bad input; runs are never modified."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REWARDS = [2.0, 3.0, 4.0, 5.0, 6.0, 6.5, 7.0, 7.5, 8.0, 9.0, 8.5, 8.0]
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """A sequential run, and a parallel one of twice its speed."""
+    """A sequential run, and a parallel one at twice its speed."""
     first = write_run(tmp_path / "sequential_1h", {}, REWARDS, fps=1000.0)
     second = write_run(tmp_path / "parallel_1h", {"mode": "parallel"}, REWARDS * 2, fps=2000.0)
     return first, second
@@ -42,7 +42,7 @@ def compared(paths: list[Path], **options: object) -> object:
 # The table, the report and the files
 
 
-def test_the_table_has_the_known_shape(pair):
+def test_the_table_has_the_documented_layout(pair):
     text = table_text(compared(list(pair)), ["Sequential", "Parallel"])
     expected = """\
 ===================================================================================
@@ -79,14 +79,14 @@ Efficiency Gain (%)                      -                    100.0%
     assert text == expected
 
 
-def test_the_known_flags_write_the_known_files(pair, tmp_path, capsys):
+def test_the_documented_flags_write_the_documented_files(pair, tmp_path, capsys):
     before = [contents(run) for run in pair]
-    picture = tmp_path / "out" / "comparison.png"
-    picture.parent.mkdir()
-    code = main(["compare", "--sequential", str(pair[0]), "--parallel", str(pair[1]), "--output", str(picture)])
+    figure = tmp_path / "out" / "comparison.png"
+    figure.parent.mkdir()
+    code = main(["compare", "--sequential", str(pair[0]), "--parallel", str(pair[1]), "--output", str(figure)])
     assert code == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    report = (picture.parent / "comparison_report.txt").read_text()
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    report = (figure.parent / "comparison_report.txt").read_text()
     assert "SEQUENTIAL VS PARALLEL TRAINING COMPARISON REPORT" in report
     assert f"Sequential Directory: {pair[0]}" in report
     assert "Speedup (FPS): 2.00x\nEfficiency Gain: 100.0%" in report
@@ -94,15 +94,15 @@ def test_the_known_flags_write_the_known_files(pair, tmp_path, capsys):
     assert [contents(run) for run in pair] == before
 
 
-def test_any_number_of_runs_stands_in_blocks_against_the_first(tmp_path):
+def test_any_number_of_runs_is_shown_in_blocks_relative_to_the_first(tmp_path):
     paths = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, REWARDS, fps=1000.0 * k) for k in range(1, 7)]
     text = table_text(compared(paths))
     assert text.count("Metric ") == 2  # four runs, then two
-    assert "run_1: " not in text  # short names stand above their columns
-    assert "Speedup (against the first run)          5.00x                6.00x" in text
+    assert "run_1: " not in text  # short names head their columns
+    assert "Speedup (vs. first run)                  5.00x                6.00x" in text
 
 
-def test_the_json_has_what_programs_need(pair, tmp_path):
+def test_the_json_has_the_contents_of_the_tables(pair, tmp_path):
     assert main(["compare", *map(str, pair), "--output", str(tmp_path / "out")]) == 0
     data = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [run["name"] for run in data["runs"]] == ["sequential_1h", "parallel_1h"]
@@ -152,20 +152,20 @@ def test_runs_that_differ_in_seed_and_game_only_are_one_method(tmp_path):
     }
 
 
-def test_scores_are_those_on_unseen_levels_where_all_runs_have_them(tmp_path):
+def test_scores_come_from_unseen_levels_if_all_runs_have_them(tmp_path):
     runs = [
         write_run(tmp_path / "a", {}, REWARDS, evaluation=evaluation_of(7.5, 9.0)),
         write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS, evaluation=evaluation_of(10.0)),
     ]
     scoring = compared(runs).scoring
-    assert scoring.source == "mean reward on unseen levels, 50 episodes for each run"
+    assert scoring.source == "mean reward on unseen levels, 50 episodes per run"
     assert scoring.is_normalised
     assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == [0.5]  # of 5 to 10
     assert scoring.aggregates["PPO_Parallel"]["mean"].value == 1.0
     assert "Not enough runs to tell" in scoring.verdict.text
 
 
-def test_scores_are_training_rewards_where_an_evaluation_is_missing(tmp_path):
+def test_scores_are_training_rewards_if_an_evaluation_is_missing(tmp_path):
     runs = [
         write_run(tmp_path / "a", {}, REWARDS, evaluation=evaluation_of(7.5)),
         write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS),
@@ -175,7 +175,7 @@ def test_scores_are_training_rewards_where_an_evaluation_is_missing(tmp_path):
     assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == pytest.approx([0.6])  # 8 of 5 to 10
 
 
-def test_a_game_without_a_published_range_is_compared_as_it_is_but_not_averaged_with_others(tmp_path):
+def test_a_game_without_a_published_range_is_compared_by_raw_scores_but_not_averaged_with_others(tmp_path):
     cartpoles = [
         write_run(tmp_path / name, {"mode": name, "env.name": "CartPole-v1"}, REWARDS)
         for name in ("sequential", "parallel")
@@ -185,11 +185,11 @@ def test_a_game_without_a_published_range_is_compared_as_it_is_but_not_averaged_
     assert scoring.scores["PPO_Parallel"]["CartPole-v1"].tolist() == [8.0]
     mixed = compared([*cartpoles, write_run(tmp_path / "maze", {"env.name": "maze"}, REWARDS)])
     assert mixed.scoring is None
-    assert mixed.why_unscored.startswith("No range of scores is published for CartPole-v1, so games cannot be averaged")
+    assert mixed.why_unscored.startswith("No score range is published for CartPole-v1, so games cannot be averaged")
     assert "--score-range" in mixed.why_unscored
 
 
-def test_a_range_of_the_users_own_changes_the_score(tmp_path, capsys):
+def test_a_user_defined_range_changes_the_score(tmp_path, capsys):
     runs = [
         write_run(tmp_path / mode, {"mode": mode, "env.name": "jumper"}, REWARDS) for mode in ("sequential", "parallel")
     ]
@@ -199,7 +199,7 @@ def test_a_range_of_the_users_own_changes_the_score(tmp_path, capsys):
     assert data["scores"]["methods"]["PPO_Parallel"]["mean"]["value"] == pytest.approx(5 / 7)
 
 
-def test_the_winner_of_enough_clear_runs_is_named(tmp_path):
+def test_a_winner_is_named_given_enough_clear_runs(tmp_path):
     runs = [
         write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [*REWARDS, level + seed / 10])
         for mode, level in (("sequential", 6.0), ("parallel", 9.0))
@@ -208,7 +208,7 @@ def test_the_winner_of_enough_clear_runs_is_named(tmp_path):
     assert compared(runs).scoring.verdict.winner == "PPO_Parallel"
 
 
-def test_runs_of_one_seed_name_no_winner_however_many(tmp_path):
+def test_runs_with_the_same_seed_never_name_a_winner(tmp_path):
     runs = [
         write_run(tmp_path / f"{mode}_{k}", {"mode": mode}, [*REWARDS, level + k / 10])
         for mode, level in (("sequential", 6.0), ("parallel", 9.0))
@@ -218,7 +218,7 @@ def test_runs_of_one_seed_name_no_winner_however_many(tmp_path):
     assert verdict == (None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
 
 
-def test_a_run_without_a_score_is_left_out_and_the_others_keep_theirs(tmp_path):
+def test_a_run_without_a_score_is_excluded_and_the_others_keep_theirs(tmp_path):
     evaluation = evaluation_of(7.5)
     runs = [
         write_run(tmp_path / "a", {"env.seed": "1"}, REWARDS, evaluation=evaluation),
@@ -228,12 +228,12 @@ def test_a_run_without_a_score_is_left_out_and_the_others_keep_theirs(tmp_path):
         write_run(tmp_path / "c", {"mode": "parallel"}, REWARDS, evaluation=evaluation),
     ]
     scoring = compared(runs).scoring
-    assert scoring.source == "mean reward on unseen levels, 50 episodes for each run"
+    assert scoring.source == "mean reward on unseen levels, 50 episodes per run"
     assert scoring.left_out == ["b"]
     assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == [0.5]
 
 
-def test_efficiency_does_not_depend_on_how_long_a_run_goes_on(tmp_path):
+def test_efficiency_does_not_depend_on_the_length_of_a_run(tmp_path):
     rising = [10 * k / 400 for k in range(1, 401)]
     short = write_run(tmp_path / "short", {}, rising[:40])
     long = write_run(tmp_path / "long", {"mode": "parallel"}, rising)
@@ -259,11 +259,11 @@ def test_the_reference_sentence_interpolates_openais_scores(tmp_path):
     sentences = json.loads((tmp_path / "comparison.json").read_text())["references"]
     # OpenAI at 1.2 M steps: train 7.59 + 0.2 * 0.90 = 7.77, test 7.12 + 0.2 * 0.62 = 7.244
     assert sentences == [
-        "a: at 1.20 M steps this run is at 97% of OpenAI's PPO (training levels, last 100 training episodes: "
-        "7.50 against 7.77).",
-        "a: at 1.20 M steps this run is at 83% of OpenAI's PPO (unseen levels, 300 evaluation episodes: "
-        "6.00 against 7.24).",
-        "b: 0.01 M steps; OpenAI's scores are of 0.5 to 25 M steps.",
+        "a: at 1.20 M steps this run scores 97% of OpenAI's PPO (training levels, last 100 training episodes: "
+        "7.50 versus 7.77).",
+        "a: at 1.20 M steps this run scores 83% of OpenAI's PPO (unseen levels, 300 evaluation episodes: "
+        "6.00 versus 7.24).",
+        "b: 0.01 M steps; OpenAI's scores cover 0.5 to 25 M steps.",
     ]
 
 
@@ -275,7 +275,7 @@ def warned(*paths: Path) -> list[str]:
     return warnings_for(runs, run_names(list(paths)))
 
 
-def test_like_runs_need_no_warning(tmp_path):
+def test_identical_setups_need_no_warning(tmp_path):
     assert warned(*(write_run(tmp_path / name, {}, REWARDS) for name in "ab")) == []
 
 
@@ -296,10 +296,10 @@ def test_all_machines_and_versions_of_a_resumed_run_are_named(tmp_path):
     assert "two: rlcluster 1 (no commit), torch 2, then rlcluster 1 (no commit), torch 3." in versions
 
 
-def test_different_load_is_named(tmp_path, pair):
+def test_different_background_load_is_named(tmp_path, pair):
     summary = json.loads((pair[0] / "benchmark_metrics.json").read_text())
     other = write_run(tmp_path / "c", {}, REWARDS, summary={**summary, "background_load": 0.35})
-    (warning,) = [text for text in warned(pair[0], other) if "different load" in text]
+    (warning,) = [text for text in warned(pair[0], other) if "different background load" in text]
     assert "sequential_1h 0%; c 35%" in warning
 
 
@@ -340,7 +340,7 @@ def test_different_evaluations_are_named(tmp_path):
     assert "a: sampled actions, 50 episodes; b: greedy actions, 2 episodes" in warning
 
 
-def test_what_a_run_says_of_itself_comes_with_its_name(tmp_path, pair):
+def test_a_runs_own_warnings_carry_its_name(tmp_path, pair):
     state = RunState("preempted", 1, 12, "SIGTERM")._asdict()
     stopped = write_run(tmp_path / "c", {}, REWARDS, state=state)
     assert warned(pair[0], stopped) == ["c: it was stopped (SIGTERM) after 12 updates and has not been resumed"]
@@ -357,7 +357,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return error
 
 
-def test_one_run_only_is_refused_with_the_command_for_one(pair, capsys):
+def test_a_single_run_is_refused_with_the_command_to_plot_it(pair, capsys):
     assert f"use: rlcluster plot {pair[0]}" in refusal(capsys, pair[0])
 
 
@@ -365,17 +365,17 @@ def test_the_same_run_twice_is_refused(pair, capsys, tmp_path):
     assert "the same run is given twice" in refusal(capsys, pair[0], pair[0], "--output", tmp_path / "out")
 
 
-def test_half_of_the_known_flags_is_refused(pair, capsys):
+def test_sequential_without_parallel_is_refused(pair, capsys):
     assert "give --sequential DIR and --parallel DIR" in refusal(capsys, "--sequential", pair[0])
 
 
 def test_output_inside_a_run_is_refused(pair, capsys):
-    assert "lies in the run" in refusal(capsys, *pair, "--output", pair[0] / "logs")
+    assert f"is inside the run {pair[0]}" in refusal(capsys, *pair, "--output", pair[0] / "logs")
 
 
 def test_a_threshold_for_different_games_is_refused(pair, tmp_path, capsys):
     maze = write_run(tmp_path / "maze", {"env.name": "maze"}, REWARDS)
-    assert "--threshold 5: the runs are of different games" in refusal(capsys, pair[0], maze, "--threshold", "5")
+    assert "--threshold 5: the runs use different games" in refusal(capsys, pair[0], maze, "--threshold", "5")
 
 
 def test_a_folder_with_a_dot_in_its_name_is_a_folder(pair, tmp_path):
@@ -385,21 +385,21 @@ def test_a_folder_with_a_dot_in_its_name_is_a_folder(pair, tmp_path):
 
 def test_a_range_for_a_game_that_no_run_has_is_refused(pair, capsys, tmp_path):
     text = refusal(capsys, *pair, "--score-range", "jumpr=3,10", "--output", tmp_path / "out")
-    assert "--score-range jumpr=...: none of the runs is of that game" in text
+    assert "--score-range jumpr=...: no run uses that game" in text
 
 
-def test_long_names_stand_above_the_table(tmp_path):
+def test_long_names_are_listed_above_the_table(tmp_path):
     paths = [write_run(tmp_path / f"{name}_sequential_starpilot_seed1", {}, REWARDS) for name in ("ppo", "a2c")]
     text = table_text(compared(paths))
     assert "Run 1: ppo_sequential_starpilot_seed1\nRun 2: a2c_sequential_starpilot_seed1\n" in text
 
 
-def test_odd_names_do_not_break_the_picture(tmp_path):
+def test_odd_names_do_not_break_the_figure(tmp_path):
     paths = [write_run(tmp_path / name, {}, REWARDS) for name in ("_hidden", "$x$_{")]
     assert main(["compare", *map(str, paths), "--output", str(tmp_path / "out")]) == 0
 
 
-def test_two_folders_of_one_name_are_told_apart(tmp_path):
+def test_two_folders_with_the_same_name_get_distinct_names(tmp_path):
     assert run_names([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
 
 
@@ -415,14 +415,14 @@ def test_runs_with_nan_rewards_and_without_episodes_are_still_shown(tmp_path, ca
     first = write_run(tmp_path / "a", {}, [math.nan, 3.0])
     second = write_run(tmp_path / "b", {"mode": "parallel"}, [None, None], summary=None)
     assert main(["compare", str(first), str(second), "--output", str(tmp_path / "out")]) == 0
-    assert "Without a score, and left out: b." in capsys.readouterr().out
+    assert "Excluded, without a score: b." in capsys.readouterr().out
     assert (tmp_path / "out" / "comparison.html").exists()
 
 
 # The page
 
 
-def test_names_from_outside_cannot_become_markup(tmp_path):
+def test_untrusted_names_are_escaped(tmp_path):
     runs = [write_run(tmp_path / name, {}, REWARDS) for name in ("<script>alert(1)<", "b")]
     text = page_text(compared(runs), "</title><b>")
     assert "<script>alert" not in text
@@ -435,22 +435,22 @@ def test_ten_long_runs_make_a_page_below_three_megabytes(tmp_path):
     assert len(page_text(compared(runs), "ten").encode()) < 3_000_000
 
 
-def test_the_page_asks_the_network_for_nothing(pair):
+def test_the_page_makes_no_network_requests(pair):
     text = page_text(compared(list(pair)), "page")
     assert "default-src 'none'" in text
-    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # the name of SVG, not an address
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # SVG's namespace, not an address
     assert "https://" not in text
 
 
 # plot
 
 
-def test_28_curves_can_be_told_apart():
-    looks = {(look["color"], look["linestyle"]) for look in map(style, range(28))}
-    assert len(looks) == 28
+def test_28_curves_have_distinct_styles():
+    styles = {(one["color"], one["linestyle"]) for one in map(style, range(28))}
+    assert len(styles) == 28
 
 
-def test_the_curves_of_a_run_become_a_picture(pair, tmp_path, monkeypatch, capsys):
+def test_plot_draws_the_curves_of_a_run(pair, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["plot", str(pair[0])]) == 0
     assert Path("sequential_1h.png").read_bytes().startswith(b"\x89PNG")
@@ -458,7 +458,7 @@ def test_the_curves_of_a_run_become_a_picture(pair, tmp_path, monkeypatch, capsy
     assert "<svg" in Path("curves.svg").read_text()
 
 
-def test_a_metrics_file_alone_becomes_a_picture(pair, tmp_path):
+def test_plot_draws_a_single_metrics_file(pair, tmp_path):
     (log,) = pair[0].glob("logs/*/metrics.jsonl")
     assert main(["plot", "--log-file", str(log), "--output", str(tmp_path / "curves.pdf")]) == 0
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
@@ -470,8 +470,8 @@ def test_a_metrics_file_alone_becomes_a_picture(pair, tmp_path):
         ([], "give a run directory, or --log-file FILE"),
         (["RUN", "--log-file", "x"], "give a run directory, or --log-file FILE"),
         (["RUN", "--output", "curves.txt"], "should end in .png, .pdf, .svg"),
-        (["RUN", "--output", "nowhere/curves.png"], "there is no directory"),
-        (["RUN", "--output", "RUN/curves.png"], "lies in the run"),
+        (["RUN", "--output", "nowhere/curves.png"], "no such directory"),
+        (["RUN", "--output", "RUN/curves.png"], "is inside the run"),
         (["--log-file", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
     ],
 )

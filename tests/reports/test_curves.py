@@ -56,13 +56,13 @@ def test_a_long_run_has_a_limited_number_of_points():
     assert curve.seconds[-1] == 40_000
 
 
-def test_speed_is_steps_by_seconds_not_a_mean_of_speeds():
+def test_speed_is_total_steps_over_total_seconds_not_a_mean_of_speeds():
     # 100 steps in 1 s, then 300 steps in 9 s: one point of 40 steps/s, not (100 + 33) / 2
     metrics = metrics_from(fps=[100.0, 300 / 9] * 200, t_iter=[1.0, 9.0] * 200)
     assert fps_curve(metrics).values == pytest.approx([40.0] * 100)
 
 
-def test_the_mean_of_a_column_passes_over_updates_without_a_value():
+def test_the_mean_of_a_column_skips_updates_without_a_value():
     metrics = metrics_from(entropy=[1.0, np.nan, 3.0, np.nan] * 200)
     curve = mean_curve(metrics, "entropy")
     assert curve.values == pytest.approx([2.0] * 100)

@@ -1,4 +1,4 @@
-"""The page in a real browser: no error, curves that are there, axes that change, light and dark."""
+"""The page in a real browser: no errors, visible curves, selectable axes, light and dark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods, two seeds, two games, a reference and a clip that is none."""
+    """Two methods, two seeds, two games, a reference and a broken clip."""
     folder = tmp_path_factory.mktemp("page")
     rewards = [5 + 4 * k / 600 + (k % 5) / 10 for k in range(600)]
     runs = []
@@ -96,7 +96,7 @@ def test_the_page_shows_its_curves_in_light_and_dark(browser, page, scheme, is_d
     brightness = sum(int(part) for part in background.strip("rgba()").split(",")[:3]) / 3
     assert (brightness < 128) == is_dark
     assert script(browser, "document.querySelectorAll('.bar').length") == 8
-    assert "could not be shown" in browser.page_source  # the clip that is none
+    assert "cannot be shown" in browser.page_source  # the broken clip
     SCREENSHOTS.mkdir(exist_ok=True)
     assert browser.save_screenshot(str(SCREENSHOTS / f"comparison_{scheme}.png"))
 
@@ -104,11 +104,11 @@ def test_the_page_shows_its_curves_in_light_and_dark(browser, page, scheme, is_d
 def test_the_axis_can_be_changed(browser, page):
     open_page(browser, page, "light")
     titles = "[...document.querySelectorAll('#charts svg')][0].getAttribute('aria-label')"
-    assert script(browser, titles).endswith("by environment steps")
+    assert script(browser, titles).endswith("over environment steps")
     browser.find_element("css selector", "input[value=core_hours]").click()
-    assert script(browser, titles).endswith("by core-hours")
+    assert script(browser, titles).endswith("over core-hours")
     browser.find_element("css selector", "input[value=seconds]").click()
-    assert script(browser, titles).endswith("by wall-clock (minutes)")
+    assert script(browser, titles).endswith("over wall-clock (minutes)")
     assert browser.get_log("browser") == []
 
 

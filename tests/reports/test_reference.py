@@ -1,4 +1,4 @@
-"""Procgen's published ranges and scores: spot checks against the publications, and where they apply."""
+"""Procgen's published ranges and scores: checked against the publications, and applied only where they hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_between_the_published_points_the_score_is_interpolated():
     assert openai_ppo(coinrun, 1.2e6, "test") == pytest.approx(7.12 + 0.2 * (7.74 - 7.12))
 
 
-def test_there_is_no_score_beyond_the_published_points_or_for_another_setting():
+def test_there_is_no_score_outside_the_published_points_or_for_other_settings():
     assert openai_ppo(EnvSettings(name="coinrun"), 0.49e6, "train") is None
     assert openai_ppo(EnvSettings(name="coinrun"), 26e6, "train") is None
     assert openai_ppo(EnvSettings(name="coinrun"), 25_001_984, "train") == 9.54  # the last update crosses the budget
@@ -54,5 +54,5 @@ def test_there_is_no_score_beyond_the_published_points_or_for_another_setting():
     assert openai_ppo(EnvSettings(name="CartPole-v1"), 1e6, "train") is None
 
 
-def test_a_range_of_the_users_own_is_found_under_any_name_of_the_game():
+def test_a_user_defined_range_is_found_under_any_spelling_of_the_game():
     assert ranges([("procgen:procgen-jumper-v0", (3.0, 10.0))]) == {"jumper": (3.0, 10.0)}

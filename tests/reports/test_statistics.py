@@ -1,4 +1,4 @@
-"""The statistics of a benchmark: by hand on small cases, and against rliable on random ones."""
+"""Benchmark statistics: by hand on small cases, and against rliable on random ones."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def scores(*games: list[float]) -> dict[str, np.ndarray]:
 def test_a_score_is_normalised_by_the_games_range():
     assert normalise(7.5, 5, 10) == 0.5
     assert normalise(-1.5, -1.5, 32.4) == 0.0
-    assert normalise(12, 5, 10) == pytest.approx(1.4)  # beyond the range it stays beyond
+    assert normalise(12, 5, 10) == pytest.approx(1.4)  # not clipped
 
 
 def test_the_aggregates_by_hand():
-    # of six scores, a quarter is one at each end: whole ones only
+    # a quarter of six scores, rounded down, is one at each end
     assert iqm(TWO_GAMES) == pytest.approx((0.2 + 0.4 + 1.0 + 2.0) / 4)
-    assert mean(TWO_GAMES) == pytest.approx((2.0 + 0.3) / 2)  # each game counts the same, however many its runs
+    assert mean(TWO_GAMES) == pytest.approx((2.0 + 0.3) / 2)  # every game has the same weight, however many its runs
     assert median(TWO_GAMES) == pytest.approx((2.0 + 0.3) / 2)
     assert median([*TWO_GAMES, np.array([9.0])]) == pytest.approx(2.0)
-    # the capped scores are 0, .2, .4 and three ones
+    # the clipped scores are 0, .2, .4 and three ones
     assert optimality_gap(TWO_GAMES) == pytest.approx(1 - 3.6 / 6)
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
-def test_the_aggregates_are_rliables(num_runs, num_games, seed):
+def test_the_aggregates_match_rliable(num_runs, num_games, seed):
     matrix = np.random.default_rng(seed).normal(0.5, 0.5, (num_runs, num_games))
     games = list(matrix.T)
     assert iqm(games) == pytest.approx(metrics.aggregate_iqm(matrix))
@@ -62,7 +62,7 @@ def test_the_aggregates_are_rliables(num_runs, num_games, seed):
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
-def test_the_probability_of_improvement_is_rliables(num_first, num_second, num_games, seed):
+def test_the_probability_of_improvement_matches_rliable(num_first, num_second, num_games, seed):
     draws = np.random.default_rng(seed)
     first = draws.integers(0, 4, (num_first, num_games)).astype(float)  # with ties
     second = draws.integers(0, 4, (num_second, num_games)).astype(float)
@@ -70,7 +70,7 @@ def test_the_probability_of_improvement_is_rliables(num_first, num_second, num_g
     assert ours.value == pytest.approx(metrics.probability_of_improvement(first, second))
 
 
-def test_the_performance_profile_is_rliables():
+def test_the_performance_profile_matches_rliable():
     matrix = np.random.default_rng(3).random((5, 4))
     thresholds = np.linspace(0, 1, 21)
     values, low, high = performance_profile(scores(*matrix.T.tolist()), thresholds)
@@ -80,7 +80,7 @@ def test_the_performance_profile_is_rliables():
     assert (values <= high).all()
 
 
-def test_the_bootstrap_intervals_are_rliables_within_their_noise():
+def test_the_bootstrap_intervals_match_rliable_within_their_noise():
     matrix = np.random.default_rng(5).random((8, 3))
     games = scores(*matrix.T.tolist())
     _, intervals = library.get_interval_estimates(
@@ -93,7 +93,7 @@ def test_the_bootstrap_intervals_are_rliables_within_their_noise():
         assert (ours.low, ours.high) == pytest.approx(tuple(intervals["a"][:, k]), abs=0.015)
 
 
-def test_a_bootstrap_draws_within_each_game():
+def test_the_bootstrap_resamples_within_each_game():
     # One run in each game: every resample is the same, so the interval has no width, though the games differ.
     assert estimate(scores([0.0], [1.0]), mean) == Interval(0.5, 0.5, 0.5)
 
@@ -103,7 +103,7 @@ def test_the_interval_of_two_runs_by_hand():
     assert estimate(scores([0.0, 1.0]), mean) == Interval(0.5, 0.0, 1.0)
 
 
-def test_many_scores_are_drawn_in_blocks_with_the_same_result(monkeypatch):
+def test_resampling_many_scores_in_blocks_gives_the_same_result(monkeypatch):
     runs = scores([0.0, 1.0, 3.0, 4.0, 9.0])
     whole = estimate(runs, mean, resamples=101)
     monkeypatch.setattr(statistics, "MAX_DRAWS", 13)  # 50 blocks of two resamples and one of one
@@ -118,7 +118,7 @@ def test_the_same_seed_gives_the_same_interval():
     assert estimate(games, mean, seed=4) != estimate(games, mean, seed=5)
 
 
-def test_an_interval_holds_the_true_mean_about_as_often_as_it_says():
+def test_the_interval_covers_the_true_mean_at_about_its_nominal_rate():
     draws = np.random.default_rng(1)
     hits = 0
     for _ in range(200):
@@ -128,23 +128,23 @@ def test_an_interval_holds_the_true_mean_about_as_often_as_it_says():
 
 
 def literal_p_value(first: list[float], second: list[float]) -> float:
-    """Every way to deal the runs anew, counted."""
+    """All permutations, enumerated."""
     runs = first + second
-    observed, extreme, deals = None, 0, list(itertools.combinations(range(len(runs)), len(first)))
-    for deal in deals:
-        ours, others = [runs[k] for k in deal], [runs[k] for k in range(len(runs)) if k not in deal]
+    observed, extreme, splits = None, 0, list(itertools.combinations(range(len(runs)), len(first)))
+    for split in splits:
+        ours, others = [runs[k] for k in split], [runs[k] for k in range(len(runs)) if k not in split]
         pairs = [1.0 if x > y else 0.5 if x == y else 0.0 for x in ours for y in others]
         distance = abs(sum(pairs) / len(pairs) - 0.5)
-        observed = distance if observed is None else observed  # the first deal is the one that was seen
+        observed = distance if observed is None else observed  # the first split is the observed one
         extreme += distance >= observed - 1e-12
-    return extreme / len(deals)
+    return extreme / len(splits)
 
 
 @given(
     st.lists(st.integers(0, 5).map(float), min_size=1, max_size=4),
     st.lists(st.integers(0, 5).map(float), min_size=1, max_size=4),
 )
-def test_the_p_value_is_that_of_the_literal_count(first, second):
+def test_the_p_value_equals_the_literal_enumeration(first, second):
     assert permutation_p_value(scores(first), scores(second)) == pytest.approx(literal_p_value(first, second))
 
 
@@ -152,7 +152,7 @@ def test_the_clearest_result_of_four_runs_each_has_a_p_value_of_two_in_seventy()
     assert permutation_p_value(scores([5, 6, 7, 8]), scores([1, 2, 3, 4])) == pytest.approx(2 / 70)
 
 
-def test_games_multiply_what_a_few_runs_can_show():
+def test_more_games_lower_the_smallest_possible_p_value():
     first, second = scores([3, 4], [3, 4]), scores([1, 2], [1, 2])
     assert permutation_p_value(first, second) == pytest.approx(2 / 36)
 
@@ -173,17 +173,19 @@ def test_one_run_in_each_of_six_games_names_no_winner_by_four_to_two():
     assert verdict({"a": first, "b": second}).winner is None
 
 
-def test_a_winner_is_named_where_the_interval_supports_it():
+def test_a_winner_is_named_if_the_interval_supports_it():
     best, other = [0.8, 0.82, 0.84, 0.86], [0.1, 0.12, 0.14, 0.2]
     result = verdict({"a": scores(other), "b": scores(best)})
     assert result.winner == "b"
-    assert result.text == "b is best: a run of it is above one of a, the closest, with probability 1.00 (1.00 to 1.00)."
+    assert (
+        result.text == "b is best: one of its runs beats one of a, the closest, with probability 1.00 (1.00 to 1.00)."
+    )
 
 
 def test_three_runs_each_are_not_enough_however_clear_they_look():
     result = verdict({"a": scores([0.9, 0.9, 0.9]), "b": scores([0.1, 0.1, 0.1])})
     assert result.winner is None
-    assert result.text.startswith("Not enough runs to tell: a has the highest IQM; a run of it is above one of b with")
+    assert result.text.startswith("Not enough runs to tell: a has the highest IQM; one of its runs beats one of b with")
     assert "in 10% of cases" in result.text  # 2 / C(6, 3)
 
 
@@ -193,7 +195,7 @@ def test_many_overlapping_runs_are_not_enough_either():
     assert result.text.startswith("Not enough runs to tell")
 
 
-def test_a_winner_must_be_ahead_of_all_the_others():
+def test_a_winner_must_beat_every_other_method():
     methods = {
         "a": scores([0.9, 0.8, 0.85, 0.95, 0.7]),
         "b": scores([0.1] * 5),
@@ -202,16 +204,16 @@ def test_a_winner_must_be_ahead_of_all_the_others():
     assert verdict(methods).winner is None
 
 
-def test_one_method_has_nobody_to_beat():
-    assert verdict({"a": scores([1.0])}) == (None, "One method only: there is nothing to compare it with.")
+def test_a_single_method_is_not_compared():
+    assert verdict({"a": scores([1.0])}) == (None, "Only one method: nothing to compare.")
 
 
-def test_the_mean_height_of_a_curve_by_hand():
+def test_the_mean_of_a_curve_by_hand():
     at, values = np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 0.0])
-    # level 2 until 1, then 2..4 (mean 3), then 4..2 over one unit (mean 3) until the horizon 3
+    # constant 2 until 1, then 2..4 (mean 3), then 4..2 over one unit (mean 3) until the horizon 3
     assert mean_until(at, values, 3.0) == pytest.approx((2 + 3 + 3) / 3)
     assert mean_until(at, values, 4.0) == pytest.approx((2 + 3 + 4) / 4)
-    assert mean_until(at, values, 5.0) is None  # it ends before
+    assert mean_until(at, values, 5.0) is None  # the curve ends earlier
     assert mean_until(at, np.array([np.nan, 4.0, 0.0]), 2.0) == pytest.approx(4.0)
     assert mean_until(at, np.full(3, np.nan), 2.0) is None
 

@@ -1,1 +1,1 @@
-"""How good a trained agent is: episodes on training levels and on unseen ones."""
+"""Evaluation of trained agents on training levels and on unseen ones."""

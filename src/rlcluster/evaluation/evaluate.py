@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint: play a fixed number of episodes and say how good, and how sure."""
+"""Evaluate a checkpoint: play a fixed number of episodes; report the mean reward and its confidence interval."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
 from rlcluster.reports import statistics
+from rlcluster.reports.output_paths import check_output_file
 from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, settings_of
 from rlcluster.runs.checkpoints import find_checkpoint, latest_run
 from rlcluster.runs.evaluations import write_evaluation
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings, KernelsName, Settings
 from rlcluster.system.console import say
-from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.errors import UserError
 
 MAX_ENVS = 64
-FIRST_ENVIRONMENT = 1_000_000  # evaluation has environments of its own: their streams are none of the training's
+FIRST_ENVIRONMENT = 1_000_000  # separate from training's indices, so the two never share a random stream
 NOISE_BLOCK = 1024
 WIDTH = 60
 
-# Called after each step: the environments, how many episodes are finished, whether the first environment still counts.
+# Called after each step with the environments, the number of finished episodes, and whether environment 0 was active.
 OnStep = Callable[[VectorEnvironment, int, bool], None]
 
 
 class Episodes(NamedTuple):
-    """What was played, one entry per episode, in the order in which the episodes were dealt."""
+    """The results of all episodes, ordered by environment, then by time."""
 
     rewards: np.ndarray[Any, np.dtype[np.float64]]  # [K]
     lengths: np.ndarray[Any, np.dtype[np.int64]]  # [K]
@@ -63,21 +64,19 @@ def evaluate_command(options: argparse.Namespace) -> int:
     say("Device: cpu")
     say(f"Checkpoint: {path}\n")
     say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
-    if options.json and not Path(options.json).resolve().parent.is_dir():
-        raise UserError(
-            f"--json {options.json}: there is no directory {Path(options.json).resolve().parent}", EXIT_STORAGE
-        )
+    if options.json:
+        check_output_file("--json", Path(options.json))
     results = {}
     for levels in _chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
-        with Spectators(options.num_episodes, options.render, _video_path(options, levels)) as spectators:
+        with Monitor(options.num_episodes, options.render, _video_path(options, levels)) as monitor:
             episodes = play(
                 agent.policy,
                 env,
                 options.num_episodes,
                 options.deterministic,
-                spectators.on_step,
-                spectators.wanted,
+                monitor.on_step,
+                monitor.needs_frames,
             )
         results[levels] = summarise(episodes)
         say(results_text(results[levels], _levels_text(env, agent.settings.env, levels)))
@@ -95,14 +94,14 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
 
 def load_agent(path: Path, env_name: str | None = None) -> Agent:
-    """The policy of a checkpoint, for the environment it was trained on or another one that fits it."""
+    """The policy of a checkpoint, for the environment it was trained on or a compatible one."""
     content = load_checkpoint(path)
     try:
         settings = settings_of(content)
         parameters = content["learner"]["parameters"]
         steps_global = content["learner"]["steps_global"]
     except (KeyError, ValueError, TypeError):
-        raise CheckpointError(path, "is a checkpoint of another version of rlcluster") from None
+        raise CheckpointError(path, "was written by another version of rlcluster") from None
     if env_name is not None:
         settings = settings.model_copy(update={"env": settings.env.model_copy(update={"name": env_name})})
     policy = make_policy(settings.policy, environments.describe(settings.env), 0, _kernels(settings))
@@ -111,13 +110,13 @@ def load_agent(path: Path, env_name: str | None = None) -> Agent:
     except RuntimeError:
         raise UserError(
             f"{path} holds a {settings.policy.network} policy that does not fit {settings.env.name}; "
-            "leave --env out, or give an environment with the same observations and actions"
+            "omit --env, or give an environment with the same observations and actions"
         ) from None
     return Agent(policy, settings, path, steps_global)
 
 
 def level_settings(env: EnvSettings, levels: str, seed: int) -> EnvSettings:
-    """Test levels are the game's whole distribution (Procgen's protocol); train levels are the run's own."""
+    """Test levels are the game's full distribution (Procgen's protocol); train levels are the run's own."""
     update: dict[str, Any] = {"seed": seed}
     if levels == "test":
         update |= {"num_levels": 0, "start_level": 0}
@@ -125,7 +124,7 @@ def level_settings(env: EnvSettings, levels: str, seed: int) -> EnvSettings:
 
 
 def _kernels(settings: Settings) -> KernelsName:
-    """Where a run demanded our kernels, its policy may still be played on a machine that has none."""
+    """A policy trained with our kernels can still be evaluated on a machine without them."""
     return "torch" if settings.hardware.kernels == "torch" else "auto"
 
 
@@ -135,10 +134,10 @@ def play(
     env: EnvSettings,
     num_episodes: int,
     deterministic: bool = False,
-    on_step: OnStep = lambda _environments, _done, _first_counts: None,
+    on_step: OnStep = lambda _environments, _done, _is_first_active: None,
     with_frames: bool = False,
 ) -> Episodes:
-    """Plays `num_episodes`, dealt to the environments beforehand, so that long ones count like short ones."""
+    """Plays `num_episodes`, assigned to the environments in advance: no bias towards short episodes."""
     num_envs = min(MAX_ENVS, num_episodes)
     indices = range(FIRST_ENVIRONMENT, FIRST_ENVIRONMENT + num_envs)
     vector = environments.make(env, indices, with_frames, num_threads=torch.get_num_threads())
@@ -153,7 +152,7 @@ def play(
             draws = torch.from_numpy(next(noise)[active])
             chosen = logits.argmax(-1) if deterministic else sample_actions(logits, draws)
             actions[active] = chosen.numpy()
-            first_counts = bool(quota[0] > 0)
+            is_first_active = bool(quota[0] > 0)
             step = vector.step(actions)
             rewards += step.rewards
             lengths += 1
@@ -163,7 +162,7 @@ def play(
                     played[k].append((float(rewards[k]), int(lengths[k]), completed is not None and bool(completed[k])))
                     quota[k] -= 1
                 rewards[k], lengths[k] = 0.0, 0
-            on_step(vector, num_episodes - int(quota.sum()), first_counts)
+            on_step(vector, num_episodes - int(quota.sum()), is_first_active)
     finally:
         vector.close()
     flat = [episode for episodes in played for episode in episodes]
@@ -175,7 +174,7 @@ def play(
 
 
 def summarise(episodes: Episodes) -> dict[str, Any]:
-    """Mean, spread and a 95 % interval of the mean (percentile bootstrap over the episodes, seeded)."""
+    """Mean, standard deviation, range and a 95 % interval of the mean (seeded percentile bootstrap over episodes)."""
     rewards, lengths = episodes.rewards, episodes.lengths
     interval = statistics.estimate({"episodes": rewards}, statistics.mean)
     return {
@@ -201,7 +200,7 @@ def results_text(result: dict[str, Any], levels: str) -> str:
         *([f"Levels: {levels}"] if levels else []),
         f"Episodes: {result['episodes']}",
         f"Mean Reward: {result['reward_mean']:.2f} ± {result['reward_std']:.2f}",
-        f"95% Interval of the Mean: {low:.2f} to {high:.2f}",
+        f"95% Confidence Interval of the Mean: {low:.2f} to {high:.2f}",
         f"Min/Max Reward: {result['reward_min']:.2f} / {result['reward_max']:.2f}",
         f"Mean Episode Length: {result['length_mean']:.2f} ± {result['length_std']:.2f}",
     ]
@@ -210,8 +209,8 @@ def results_text(result: dict[str, Any], levels: str) -> str:
     return "\n".join([*lines, "=" * WIDTH])
 
 
-class Spectators:
-    """Those who watch: a progress line, the terminal's screen, a video."""
+class Monitor:
+    """Shows an evaluation: a progress line, or rendering in the terminal; and writes a video."""
 
     def __init__(self, num_episodes: int, render: bool, video: Path | None) -> None:
         self._num_episodes = num_episodes
@@ -220,11 +219,11 @@ class Spectators:
         self._video = VideoFile(video) if video is not None else None
 
     @property
-    def wanted(self) -> bool:
-        """True if someone wants frames."""
+    def needs_frames(self) -> bool:
+        """True if the environments must render frames."""
         return self._screen is not None or self._video is not None
 
-    def __enter__(self) -> Spectators:
+    def __enter__(self) -> Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -235,8 +234,8 @@ class Spectators:
             if kind is None:
                 say(f"Video written to: {self._video.path}")
 
-    def on_step(self, vector: VectorEnvironment, done: int, first_counts: bool) -> None:
-        if self.wanted and first_counts:
+    def on_step(self, vector: VectorEnvironment, done: int, is_first_active: bool) -> None:
+        if self.needs_frames and is_first_active:
             frame = vector.frame()
             if self._video is not None:
                 self._video.add(frame)
@@ -253,18 +252,18 @@ class Spectators:
 
 
 def _noise(seed: int, indices: range) -> Any:
-    """Uniform numbers [N] for one step after the other; environment i's depend on (seed, i) alone."""
+    """Yields uniform numbers [N], one array per step; those of environment i depend only on (seed, i)."""
     streams = [generator(seed, Purpose.EVALUATION, i) for i in indices]
     while True:
         yield from np.stack([stream.random(NOISE_BLOCK) for stream in streams], 1)
 
 
 def _chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
-    """Environments without levels are played once."""
+    """Environments without levels are evaluated once, as "test"."""
     if procgen_game(env.name) is None:
         return ("test",)
     if env.distribution_mode == "exploration" and choice != "train":
-        raise UserError(f"--levels {choice}: exploration mode has its one level only; use --levels train")
+        raise UserError(f"--levels {choice}: exploration mode has only one level; use --levels train")
     return ("train", "test") if choice == "both" else (choice,)
 
 
@@ -279,7 +278,7 @@ def _levels_text(env: EnvSettings, trained_on: EnvSettings, levels: str) -> str:
     if procgen_game(env.name) is None:
         return ""
     if levels == "test" and trained_on.num_levels == 0:
-        return f"the whole {env.distribution_mode} distribution, as in training"
+        return f"the full {env.distribution_mode} distribution, as in training"
     if levels == "test":
-        return f"unseen (the whole {env.distribution_mode} distribution)"
+        return f"unseen (the full {env.distribution_mode} distribution)"
     return f"training ({env.num_levels or 'all'} from {env.start_level}, {env.distribution_mode})"

@@ -1,4 +1,4 @@
-"""Frames of play: an mp4 file, or the terminal itself."""
+"""Frames of play, written to an mp4 file or drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from av import VideoFrame, VideoStream
 from av.container import OutputContainer
 from numpy.typing import NDArray
 
+from rlcluster.reports.output_paths import check_output_file
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
-FRAMES_PER_SECOND = 15  # Procgen's own pace
+FRAMES_PER_SECOND = 15  # as in Procgen
 MIN_SIDE = 256  # smaller frames are enlarged, pixel by pixel
 ENCODING = {
     "preset": "veryfast",
@@ -26,13 +27,10 @@ ENCODING = {
 
 
 class VideoFile:
-    """An mp4 (H.264) of the frames that are added, written by PyAV."""
+    """An mp4 file (H.264), written frame by frame with PyAV."""
 
     def __init__(self, path: Path) -> None:
-        if path.suffix != ".mp4":
-            raise UserError(f"--video {path}: the name should end in .mp4")
-        if not path.resolve().parent.is_dir():
-            raise UserError(f"--video {path}: there is no directory {path.resolve().parent}", EXIT_STORAGE)
+        check_output_file("--video", path, (".mp4",))
         self.path = path
         self._container: OutputContainer | None = None
         self._stream: VideoStream
@@ -47,14 +45,14 @@ class VideoFile:
     def close(self) -> None:
         if self._container is not None:
             with self._storage_errors():
-                self._encode(None)  # what the encoder still holds
+                self._encode(None)  # flush the encoder
                 self._container.close()
 
     def _open(self, height: int, width: int) -> None:
         self._container = av.open(str(self.path), "w")
         self._stream = self._container.add_stream("libx264", rate=FRAMES_PER_SECOND, options=ENCODING)
         self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, "yuv420p"
-        self._stream.thread_type = "FRAME"  # a thread for each slice, PyAV's default, makes files 3 % larger
+        self._stream.thread_type = "FRAME"  # slice threading, PyAV's default, makes files 3 % larger
 
     def _encode(self, frame: VideoFrame | None) -> None:
         assert self._container is not None
@@ -70,13 +68,11 @@ class VideoFile:
 
 
 class Screen:
-    """The terminal as a screen: two pixels in each character cell, by the upper half block and 24-bit colours."""
+    """Draws frames in the terminal: two pixels per character cell, with upper half blocks in 24-bit colour."""
 
     def __init__(self) -> None:
         if not sys.stdout.isatty():
-            raise UserError(
-                "--render: the output is not a terminal, so there is nowhere to show it; use --video FILE.mp4"
-            )
+            raise UserError("--render: the output is not a terminal; use --video FILE.mp4")
         self._started = False
         self._shown_at = 0.0
 
@@ -96,7 +92,7 @@ class Screen:
         self._started = True
         sys.stdout.write(start + "\x1b[0m\n".join(lines) + "\x1b[0m\n")
         sys.stdout.flush()
-        time.sleep(max(0.0, self._shown_at + 1 / FRAMES_PER_SECOND - time.perf_counter()))  # no faster than the game
+        time.sleep(max(0.0, self._shown_at + 1 / FRAMES_PER_SECOND - time.perf_counter()))  # limit the frame rate
         self._shown_at = time.perf_counter()
 
 
@@ -106,6 +102,6 @@ def _enlarge(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """H.264 stores colours for blocks of 2 x 2 pixels: an odd last row or column is doubled."""
+    """H.264 stores colour per block of 2 x 2 pixels: an odd last row or column is repeated."""
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), "edge") if height % 2 or width % 2 else frame

@@ -1,1 +1,1 @@
-"""Many runs: suites, scaling, and the check of a machine."""
+"""Experiments over many runs: suites and scaling; and the machine check."""

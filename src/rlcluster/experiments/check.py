@@ -1,4 +1,4 @@
-"""`rlcluster check`: is everything here, and what can this machine do? Each line is ok or names its remedy."""
+"""`rlcluster check`: is the installation complete, how fast is the machine? Each line is ok or says how to fix it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ KERNELS_COMPARED: tuple[KernelsName, KernelsName] = ("auto", "torch")
 
 
 class CheckFailedError(Exception):
-    """What is wrong, with its remedy."""
+    """What is wrong, and how to fix it."""
 
 
 def check_command(output_dir: Path) -> int:
-    """Prints one line per check; exit code 0 if all are ok."""
+    """Prints one line per check; returns 0 if all pass."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Python", _python),
         ("PyTorch", _torch),
@@ -56,7 +56,7 @@ def check_command(output_dir: Path) -> int:
 
 
 def samples_per_second(step: Callable[[], object], samples: int, seconds: float = MEASURE_SECONDS) -> float:
-    """Runs `step` once to warm up, then for `seconds`; `samples` is what one call handles."""
+    """Calls `step` once to warm up, then for `seconds`; one call processes `samples` samples."""
     step()
     start, calls = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
@@ -66,7 +66,7 @@ def samples_per_second(step: Callable[[], object], samples: int, seconds: float 
 
 
 def forward_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[], object]:
-    """The pass of acting."""
+    """A call that does the forward pass of a rollout."""
 
     def step() -> object:
         with torch.inference_mode():
@@ -76,7 +76,7 @@ def forward_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[]
 
 
 def training_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[], None]:
-    """Forward and backward of one chunk."""
+    """A call that does a forward and backward pass."""
 
     def step() -> None:
         output = policy(observations)
@@ -108,13 +108,13 @@ def _cores() -> str:
     allowed, threads = cores.allowed(), torch.get_num_threads()
     if threads > allowed:
         raise CheckFailedError(f"{threads} threads on {allowed} cores; use --num-threads {allowed}")
-    return f"{allowed} this process may use ({machine.cpu_model()})"
+    return f"{allowed} available to this process ({machine.cpu_model()})"
 
 
 def _memory() -> str:
     available = machine.memory_available_gb()
     if available < MIN_MEMORY_GB:
-        raise CheckFailedError(f"{available:.1f} GB available; at least {MIN_MEMORY_GB:.0f} GB are needed")
+        raise CheckFailedError(f"{available:.1f} GB available; training needs at least {MIN_MEMORY_GB:.0f} GB")
     return f"{available:.1f} GB available"
 
 
@@ -136,18 +136,18 @@ def _policy() -> str:
 
 
 def _kernels() -> str:
-    """Our own convolutions beside torch's; not a failure where they are missing, but it has its price."""
+    """The speed of our convolutions versus PyTorch's. Missing kernels only cost speed, so they are not a failure."""
     ours, torchs = (make_policy(PolicySettings(network="impala"), SPEC, 0, name) for name in KERNELS_COMPARED)
     try:
         load()
     except KernelsMissingError as error:
-        return f"none, PyTorch does their work, which takes two to three times as long: {error}"
+        return f"none; PyTorch's convolutions are used, which take two to three times as long: {error}"
     ratio = rate(ours, training_pass) / rate(torchs, training_pass)
     return f"{ours.kernels}, training {ratio:.1f} times as fast as with PyTorch's convolutions"
 
 
 def rate(policy: ActorCritic, make_pass: Callable[[ActorCritic, torch.Tensor], Callable[[], object]]) -> float:
-    """Samples per second of a pass over one chunk."""
+    """Samples per second of passes over one chunk."""
     observations = random_observations(SPEC, policy.chunk_size)
     return samples_per_second(make_pass(policy, observations), len(observations))
 

@@ -1,8 +1,8 @@
-"""`rlcluster scale`: how the speed grows with the workers. Trains with each world size in turn, each run a process.
+"""`rlcluster scale`: how speed scales with the number of ranks. Each run is a `rlcluster train` process.
 
-Repeats are interleaved: the world sizes alternate inside a repeat, in reverse order in every second one, so that a
-machine that becomes slower or faster meanwhile does not favour one of them. World size 1 is mode parallel too: only
-the number differs. The smallest world size is the base of the speed-ups (`scaling_statistics`).
+Repeats are interleaved: each repeat runs all world sizes, every second one in reverse order, so that a drift in the
+machine's speed does not favour any of them. World size 1 also uses mode parallel: only the number of ranks differs. The
+smallest world size is the baseline of the speed-ups (`scaling_statistics`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlcluster import environments
-from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_completion
 from rlcluster.experiments.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.experiments.scaling_statistics import RunRow, State, medians, summarise
 from rlcluster.networks import policy
@@ -31,17 +31,17 @@ from rlcluster.system.signals import StopRequest
 MODE = "parallel"
 DEFAULT_UPDATES = 30
 
-# Flags of training that this command decides itself, and what to use instead.
+# Training settings that this command sets itself, and what to use instead.
 DECIDED_HERE = {
-    "parallel.num_workers": "--world-sizes gives the workers",
-    "parallel.num_envs_per_worker": "--scaling weak makes --num-envs the environments of each worker",
+    "parallel.num_workers": "--world-sizes sets the number of ranks",
+    "parallel.num_envs_per_worker": "with --scaling weak, --num-envs is per rank",
     "output.checkpoint_dir": "each run keeps its checkpoints in its own directory",
     "output.log_dir": "each run keeps its log in its own directory",
 }
 
 
 class ScaleRequest(NamedTuple):
-    """What the command line asks for. `flags` maps "section.name" to a value, `flag_names` to the flag's name."""
+    """The parsed command line. `flags` maps "section.name" to a value, `flag_names` to the flag's name."""
 
     algorithm: str | None
     config: str | None
@@ -55,26 +55,26 @@ class ScaleRequest(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One world size under one kind of scaling: what its runs have in common."""
+    """One world size under one kind of scaling; all its repeats share these settings."""
 
     scaling: str
     world_size: int
     settings: Settings
-    arguments: list[str]  # of `rlcluster`, less the output directory
+    arguments: list[str]  # of `rlcluster`, without the output directory
 
 
 def scale_command(request: ScaleRequest) -> int:
-    """Measures, writes and prints; 0 if every run has finished."""
+    """Runs all cases, writes and prints the results; returns 0 if every run finished."""
     cases = plan(request)
     settings = cases[0].settings
-    workers_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
+    ranks_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
     make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
-    with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
+    with StopRequest(is_patient=True) as stop:  # a second signal must not orphan a run
         rows = _run_all(request, cases, stop)
-        summary = summarise(rows, workers_that_fit)
-        write_summary(request.output_dir, summary, _facts(request, settings, workers_that_fit))
-        write_plots(request.output_dir, summary, workers_that_fit)
-    say("\n" + table_text(summary, rows, settings, workers_that_fit))
+        summary = summarise(rows, ranks_that_fit)
+        write_summary(request.output_dir, summary, _facts(request, settings, ranks_that_fit))
+        write_plots(request.output_dir, summary, ranks_that_fit)
+    say("\n" + table_text(summary, rows, settings, ranks_that_fit))
     say(f"Results saved to: {request.output_dir}")
     if stop.signal_number is not None:
         return 128 + stop.signal_number
@@ -82,14 +82,14 @@ def scale_command(request: ScaleRequest) -> int:
 
 
 def plan(request: ScaleRequest) -> list[Case]:
-    """The cases, smallest world size first; raises a UserError for whatever can be refused before the first run."""
+    """The cases, smallest world size first; raises UserError for any problem that can be found before the first run."""
     flags = _common_flags(request)
     base = load_settings(request.algorithm, MODE, request.config, flags)
     if base.traits.helpers:
-        raise UserError(f"scale {base.algorithm}: its workers are not equal ranks; scale ppo or a2c")
+        raise UserError(f"scale {base.algorithm}: only algorithms with identical ranks can be scaled; use ppo or a2c")
     if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
         flags["hardware.num_threads"] = "1"
-    _refuse_too_many_workers(request, base.env.num_envs)
+    _refuse_too_many_ranks(request, base.env.num_envs)
     cases = [
         _case(request, flags, base, scaling, world_size)
         for scaling in request.scalings
@@ -97,13 +97,13 @@ def plan(request: ScaleRequest) -> list[Case]:
     ]
     for case in cases:
         _refuse_too_short(request, case.settings)
-    _refuse_what_training_would(base)
+    _refuse_untrainable(base)
     refuse_occupied(request.output_dir, "choose another --output-dir")
     return cases
 
 
 def _common_flags(request: ScaleRequest) -> dict[str, str]:
-    """The user's flags, less what a file may say about things that are decided here."""
+    """The user's flags, with nulls that override a config file's values for what this command sets itself."""
     for key, reason in DECIDED_HERE.items():
         if key in request.flags:
             raise UserError(f"{key}={request.flags[key]}: {reason}; leave it out")
@@ -113,18 +113,18 @@ def _common_flags(request: ScaleRequest) -> dict[str, str]:
     return flags
 
 
-def _refuse_too_many_workers(request: ScaleRequest, num_envs: int) -> None:
+def _refuse_too_many_ranks(request: ScaleRequest, num_envs: int) -> None:
     largest = max(request.world_sizes)
     if "strong" in request.scalings and largest > num_envs:
         raise UserError(
-            f"--world-sizes {largest}: strong scaling shares env.num_envs={num_envs} environments, at least one for "
-            f"each worker; use at most {num_envs} workers, or --num-envs {largest} or more"
+            f"--world-sizes {largest}: strong scaling partitions env.num_envs={num_envs} environments, at least one "
+            f"per rank; use at most {num_envs} ranks, or --num-envs {largest} or more"
         )
 
 
 def _case(request: ScaleRequest, common: Mapping[str, str], base: Settings, scaling: str, world_size: int) -> Case:
-    """Under weak scaling the environments grow with the workers, and, unless the user has chosen, the minibatches with
-    them: else the number of exchanges in an update would grow too.
+    """Weak scaling multiplies the environments by the number of ranks and, unless the user sets it, the minibatch size
+    too: otherwise the number of gradient synchronisations per update would grow.
     """
     num_envs = base.env.num_envs * (world_size if scaling == "weak" else 1)
     flags = {**common, "parallel.num_workers": str(world_size), "env.num_envs": str(num_envs)}
@@ -146,19 +146,20 @@ def _refuse_too_short(request: ScaleRequest, settings: Settings) -> None:
         updates = min(updates, math.ceil(training.total_timesteps / settings.rollout_size))
     if request.warmup_iters >= updates:
         raise UserError(
-            f"--warmup-iters {request.warmup_iters}: a run of {settings.given_processes} workers has {updates} updates,"
-            f" none is left to measure; use fewer, or --total-updates {request.warmup_iters + 1} or more"
+            f"--warmup-iters {request.warmup_iters}: a run with world size {settings.given_processes} has only "
+            f"{counted(int(updates), 'update')}, so none is left to measure; use fewer, or --total-updates "
+            f"{request.warmup_iters + 1} or more"
         )
 
 
-def _refuse_what_training_would(settings: Settings) -> None:
+def _refuse_untrainable(settings: Settings) -> None:
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
     policy.choose_kernels(settings.hardware.kernels, network, spec)
 
 
 def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) -> list[RunRow]:
-    """The rows so far are on disk after each run."""
+    """Writes the rows so far to disk after each run."""
     rows: list[RunRow] = []
     order = schedule(cases, request.repeats)
     start = time.perf_counter()
@@ -166,8 +167,8 @@ def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) ->
         if stop.requested:
             break
         kind = f" ({case.scaling})" if len(request.scalings) > 1 else ""
-        workers = counted(case.world_size, "worker")
-        say(f"run {len(rows) + 1} of {len(order)}: {workers}{kind}, repeat {repeat} ...", end=" ")
+        ranks = counted(case.world_size, "rank")
+        say(f"run {len(rows) + 1} of {len(order)}: {ranks}{kind}, repeat {repeat} ...", end=" ")
         rows.append(_run(request, case, repeat, stop))
         seconds = (time.perf_counter() - start) / len(rows) * (len(order) - len(rows))
         say(_outcome_text(rows[-1]) + ("" if stop.requested else f", ETA {clock_text(seconds)}"))
@@ -176,7 +177,7 @@ def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) ->
 
 
 def schedule(cases: Sequence[Case], repeats: int) -> list[tuple[Case, int]]:
-    """Every case once in each repeat, backwards in the second, the fourth, ..."""
+    """Every case once per repeat, in reverse order in every second repeat."""
     return [
         (case, repeat) for repeat in range(1, repeats + 1) for case in (cases if repeat % 2 else tuple(reversed(cases)))
     ]
@@ -189,7 +190,7 @@ def _outcome_text(row: RunRow) -> str:
 def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> RunRow:
     name = f"{case.scaling}_workers_{case.world_size}_repeat_{repeat}"
     run, log = request.output_dir / "runs" / name, request.output_dir / "logs" / f"{name}.jsonl"
-    exit_code, errors = run_to_its_end(training_command(case, run), stop)
+    exit_code, errors = run_to_completion(training_command(case, run), stop)
     records = copy_metrics(run, case.settings, log)
     measured = medians(records, request.warmup_iters)
     state, error = _state(exit_code, errors, measured.fps is not None, stop)
@@ -213,13 +214,13 @@ def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) ->
     return "failed", failure_text(exit_code, errors)
 
 
-def _facts(request: ScaleRequest, settings: Settings, workers_that_fit: int) -> dict[str, object]:
+def _facts(request: ScaleRequest, settings: Settings, ranks_that_fit: int) -> dict[str, object]:
     return {
         "world_sizes": sorted(set(request.world_sizes)),
         "scalings": request.scalings,
         "repeats": request.repeats,
         "warmup_iters": request.warmup_iters,
-        "workers_that_fit": workers_that_fit,
+        "workers_that_fit": ranks_that_fit,
         "settings": settings.to_dict(),
         "machine": machine.facts(settings.hardware.num_threads or 1),
     }

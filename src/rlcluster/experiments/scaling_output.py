@@ -1,4 +1,4 @@
-"""What `rlcluster scale` leaves behind: per_run and summary as CSV and JSON, plots.png, and a table on the console."""
+"""The outputs of `rlcluster scale`: per_run and summary as CSV and JSON, plots.png, and a console table."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from rlcluster.experiments.scaling_statistics import QUANTITIES, Estimate, RunRo
 from rlcluster.reports.drawing import PHASE_STYLES, four_panels, save, style
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically, write_json
+from rlcluster.system.console import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLES = {"strong": style(0), "weak": style(1)}
-COLUMNS = ("workers", "fps", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
+COLUMNS = ("ranks", "fps", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
 
 
 def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
-    """per_run.csv and per_run.json: a row for each run."""
+    """per_run.csv and per_run.json: one row per run."""
     _write(folder / "per_run.csv", _csv([row._asdict() for row in rows]))
     write_json(folder / "per_run.json", [row._asdict() for row in rows])
 
 
 def write_summary(folder: Path, summary: Sequence[SummaryRow], facts: Mapping[str, Any]) -> None:
-    """summary.csv and summary.json: a row for each kind of scaling and world size; the machine in the latter."""
+    """summary.csv and summary.json: one row per kind of scaling and world size; the JSON also describes the machine."""
     rows = [row.flat() for row in summary]
     _write(folder / "summary.csv", _csv(rows))
     write_json(folder / "summary.json", {**facts, "rows": rows})
 
 
-def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: Settings, workers_that_fit: int) -> str:
-    """A table for each kind of scaling, and what its signs mean. Times are in milliseconds."""
+def table_text(summary: Sequence[SummaryRow], rows: Sequence[RunRow], settings: Settings, ranks_that_fit: int) -> str:
+    """One table per kind of scaling, and notes. Times are in milliseconds."""
     lines = []
     for scaling in dict.fromkeys(row.scaling for row in summary):
         sizes = [row for row in summary if row.scaling == scaling]
         is_weak = scaling == "weak"
         num_envs = sizes[0].num_envs // sizes[0].world_size if is_weak else sizes[0].num_envs
-        share = f"{num_envs} environments {'for each worker' if is_weak else 'in total'}"
+        share = f"{num_envs} environments {'per rank' if is_weak else 'in total'}"
         lines.append(f"{scaling} scaling: {settings.algorithm} on {settings.env.name}, {share}")
         lines += [*_aligned([COLUMNS, *(_cells(row) for row in sizes)]), ""]
-    return "\n".join(lines + _notes(summary, rows, workers_that_fit))
+    return "\n".join(lines + _notes(summary, rows, ranks_that_fit))
 
 
 def _cells(row: SummaryRow) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
 def _text(estimate: Estimate | None, form: str) -> str:
     if estimate is None:
         return "-"
-    if estimate.high in (None, estimate.mean):  # one value, or the base compared with itself
+    if estimate.high in (None, estimate.mean):  # a single value, or the baseline compared with itself
         return format(estimate.mean, form)
     return f"{estimate.mean:{form}} ± {estimate.high - estimate.mean:{form}}"
 
@@ -73,15 +74,16 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
 
 
-def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], workers_that_fit: int) -> list[str]:
+def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], ranks_that_fit: int) -> list[str]:
     notes = []
     if any(row.is_beyond_cores for row in summary):
         notes.append(
-            f"* more than the {workers_that_fit} that have physical cores of their own here: the workers share cores"
+            f"* oversubscribed: this machine has physical cores for {counted(ranks_that_fit, 'rank')}, so ranks "
+            "share cores"
         )
     base = min((row.world_size for row in summary), default=1)
     if base > 1:
-        notes.append(f"The base is {base} workers: speed-up is against them, and there is no serial fraction.")
+        notes.append(f"The baseline is {base} ranks: speed-ups are relative to it, and there is no serial fraction.")
     if any(row.finished_repeats > 1 for row in summary):
         notes.append("± is the 95 % interval of the mean over the repeats (Student's t); times are in milliseconds.")
     else:
@@ -92,25 +94,25 @@ def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], workers_that_f
     return notes
 
 
-def write_plots(folder: Path, summary: Sequence[SummaryRow], workers_that_fit: int) -> None:
-    """plots.png: fps, speed-up, efficiency and the times of the phases over the number of workers."""
+def write_plots(folder: Path, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
+    """plots.png: fps, speed-up, efficiency and phase times over the number of ranks."""
     figure, axes = four_panels()
     titles = {"fps": "environment steps per second", "speedup": "speed-up", "efficiency": "efficiency"}
     for axis, (quantity, title) in zip(axes.flat, titles.items(), strict=False):
         _draw_curves(axis, summary, quantity, title)
         _draw_ideal(axis, summary, quantity)
-        _shade_shared_cores(axis, summary, workers_that_fit)
-        axis.set_ylim(bottom=0)  # last, for it fixes the upper end too
+        _shade_shared_cores(axis, summary, ranks_that_fit)
+        axis.set_ylim(bottom=0)  # last, because it fixes the upper limit too
         axis.legend(frameon=False)
     _draw_phases(axes[1, 1], summary)
     save(figure, folder / "plots.png")
 
 
 def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title: str) -> None:
-    beside = max((row.world_size for row in summary), default=1) / 60  # so that the intervals do not hide each other
+    offset = max((row.world_size for row in summary), default=1) / 60  # so that error bars do not overlap
     for k, scaling in enumerate(dict.fromkeys(row.scaling for row in summary)):
         points = [
-            (row.world_size + k * beside, estimate)
+            (row.world_size + k * offset, estimate)
             for row in summary
             if row.scaling == scaling and (estimate := row.estimates[quantity]) is not None
         ]
@@ -124,7 +126,7 @@ def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title
             **STYLES[scaling],
         )
     axis.set_title(title)
-    axis.set_xlabel("workers")
+    axis.set_xlabel("ranks")
     axis.set_xticks(sorted({row.world_size for row in summary}))
     axis.grid(alpha=0.3)
 
@@ -136,10 +138,10 @@ def _draw_ideal(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> Non
         axis.plot(sizes, ideal[quantity], color="#555555", linestyle=":", label="ideal")
 
 
-def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], workers_that_fit: int) -> None:
+def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
     if any(row.is_beyond_cores for row in summary):
         largest = max(row.world_size for row in summary)
-        axis.axvspan(workers_that_fit + 0.5, largest + 0.25, color="#000000", alpha=0.08, lw=0, label="shared cores")
+        axis.axvspan(ranks_that_fit + 0.5, largest + 0.25, color="#000000", alpha=0.08, lw=0, label="shared cores")
 
 
 def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
@@ -153,8 +155,8 @@ def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
     are_several = len({row.scaling for row in summary}) > 1
     names = [f"{row.world_size}\n{row.scaling}" if are_several else str(row.world_size) for row in measured]
     axis.set_xticks(list(positions), names)
-    axis.set_xlabel("workers")
-    axis.set_title("milliseconds of an update, by phase")
+    axis.set_xlabel("ranks")
+    axis.set_title("milliseconds per update, by phase")
     axis.legend(frameon=False)
 
 

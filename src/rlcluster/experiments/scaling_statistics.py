@@ -1,13 +1,13 @@
-"""The arithmetic of scaling, pure: medians of a run, intervals over repeats, speed-up, efficiency, serial fraction.
+"""Scaling statistics, as pure functions: medians, intervals over repeats, speed-up, efficiency, serial fraction.
 
-B is the base, the smallest world size; repeat r of W workers is compared with repeat r of the base:
+B is the baseline, the smallest world size; repeat r with W ranks is compared with repeat r of the baseline:
 
     speed-up         S = fps_W / fps_B
     efficiency       E = (fps_W / W) / (fps_B / B) = S * B / W
     serial fraction  e = (1/S - 1/W) / (1 - 1/W)        (Karp and Flatt, CACM 33(5), 1990)
 
-e needs the speed of one worker: it is null where B is not 1, and for W = 1. For weak scaling it takes the fps of one
-worker to be the same for W times the environments.
+e needs the speed of one rank: it is null unless B = 1, and for W = 1. For weak scaling it assumes that the fps of one
+rank would be the same with W times the environments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T_QUANTILES = (
 
 
 class Medians(NamedTuple):
-    """Each quantity of a run over its updates after the warm-up; None where there are none."""
+    """Medians over a run's updates after the warm-up; None if there are none."""
 
     fps: float | None = None
     t_iter: float | None = None
@@ -43,7 +43,7 @@ QUANTITIES = Medians._fields
 
 
 class RunRow(NamedTuple):
-    """One run, as a line of a table: what it was, how it ended, its medians."""
+    """One run as a table row: its case, its final state, its medians."""
 
     scaling: str
     world_size: int
@@ -60,7 +60,7 @@ class RunRow(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95 % interval; no interval where there is one value only."""
+    """A mean with its 95 % interval; no interval for a single value."""
 
     mean: float
     low: float | None = None
@@ -79,11 +79,11 @@ class SummaryRow(NamedTuple):
     num_envs: int
     finished_repeats: int
     is_beyond_cores: bool
-    estimates: dict[str, Estimate | None]  # of QUANTITIES, speedup and efficiency; None where nothing was measured
+    estimates: dict[str, Estimate | None]  # of QUANTITIES, speedup and efficiency; None if not measured
     serial_fraction: float | None
 
     def flat(self) -> dict[str, Any]:
-        """As a line of a table: fps, fps_low, fps_high, ..."""
+        """As a table row: fps, fps_low, fps_high, ..."""
         line = self._asdict()
         fraction = line.pop("serial_fraction")
         for name, estimate in line.pop("estimates").items():
@@ -115,28 +115,28 @@ def t_quantile(degrees_of_freedom: int) -> float:
 
 
 def paired_ratios(values: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
-    """value / base of each repeat that has both: what slows a whole repeat down cancels."""
+    """value / base for each repeat that has both: whatever slows a whole repeat down cancels out."""
     return [values[repeat] / base[repeat] for repeat in sorted(values.keys() & base.keys())]
 
 
 def karp_flatt(speedup: float, world_size: int) -> float | None:
-    """The serial fraction that this speed-up shows; below 0 where it is larger than the number of workers."""
+    """The serial fraction implied by a speed-up; negative if the speed-up is superlinear."""
     if world_size == 1:
         return None
     return (1 / speedup - 1 / world_size) / (1 - 1 / world_size)
 
 
-def summarise(rows: Sequence[RunRow], workers_that_fit: int) -> list[SummaryRow]:
-    """A row for each kind of scaling and world size, in the order of size; only finished runs count."""
+def summarise(rows: Sequence[RunRow], ranks_that_fit: int) -> list[SummaryRow]:
+    """One row per kind of scaling and world size, smallest first; only finished runs count."""
     summary = []
     for scaling in dict.fromkeys(row.scaling for row in rows):
         sizes = sorted({row.world_size for row in rows if row.scaling == scaling})
         groups = {size: [row for row in rows if (row.scaling, row.world_size) == (scaling, size)] for size in sizes}
-        summary += [_summarise_size(groups, size, workers_that_fit) for size in sizes]
+        summary += [_summarise_size(groups, size, ranks_that_fit) for size in sizes]
     return summary
 
 
-def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, workers_that_fit: int) -> SummaryRow:
+def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, ranks_that_fit: int) -> SummaryRow:
     base = min(groups)
     finished = [row for row in groups[world_size] if row.state == "finished"]
     estimates = {name: estimate_mean([getattr(row, name) for row in finished]) for name in QUANTITIES}
@@ -148,7 +148,7 @@ def _summarise_size(groups: Mapping[int, list[RunRow]], world_size: int, workers
         world_size=world_size,
         num_envs=groups[world_size][0].num_envs,
         finished_repeats=len(finished),
-        is_beyond_cores=world_size > workers_that_fit,
+        is_beyond_cores=world_size > ranks_that_fit,
         estimates=estimates,
         serial_fraction=karp_flatt(speedup.mean, world_size) if speedup and base == 1 else None,
     )

@@ -1,27 +1,26 @@
-"""`rlcluster suite FILE.yaml`: trains and evaluates every cell of a plan as a run of its own, and ends in one report.
+"""`rlcluster suite FILE.yaml`: trains and evaluates every cell of a plan as a separate run, then writes one report.
 
-OUTPUT/cells/NAME.yaml   the settings of a cell: `rlcluster train --config` runs it by hand
+OUTPUT/cells/NAME.yaml   the settings of a cell; `rlcluster train --config` runs it by hand
 OUTPUT/runs/NAME/        its run directory, with evaluation.json and play_*.mp4
-OUTPUT/logs/NAME.log     what its processes have printed
-OUTPUT/suite.json        how each cell ended, and where the time went
+OUTPUT/logs/NAME.log     the output of its processes
+OUTPUT/suite.json        the final state and the timings of each cell
 OUTPUT/comparison.*      the report: html, png, txt, json
 
-Whatever is finished is skipped, so the same command goes on after an interruption, and a failed cell is tried again.
+Finished cells are skipped, so the same command resumes an interrupted suite and retries failed cells.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_its_end
+from rlcluster.experiments.commands import failure_text, rlcluster_command, run_to_completion
 from rlcluster.experiments.suite_plan import Cell, Suite, read_suite
+from rlcluster.experiments.suite_progress import CellProgress
 from rlcluster.reports.compare import Outputs, write
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.comparison_text import score_lines, table_text
@@ -43,8 +42,7 @@ from rlcluster.system.signals import StopRequest
 
 SPEED_SETTINGS = ("parallel.num_workers", "parallel.workers_per_rank", "hardware.num_threads", "hardware.kernels")
 SUITE_FILE = "suite.json"
-LINE_SECONDS = 60.0  # between two lines about a cell, where there is no terminal
-STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # for the plan; measured evaluations replace the second
+STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # estimates; the second is replaced by measured evaluations
 
 CellState = Literal["finished", "failed", "stopped"]
 
@@ -54,20 +52,20 @@ class Outcome(NamedTuple):
 
     name: str
     state: CellState
-    train_seconds: float  # of the process, its start included
+    train_seconds: float  # of the process, including its start-up
     evaluate_seconds: float
     error: str | None = None
 
 
 def suite_command(file: Path, output_dir: Path | None) -> int:
-    """0 if every cell has finished."""
+    """Returns 0 if every cell finished."""
     suite = read_suite(file)
     folder = output_dir or RUNS_FOLDER / suite.name
     make_folders(folder, *(folder / name for name in ("cells", "runs", "logs")))
     lock = acquire_lock(folder)
     try:
         _refuse_other_runs(folder, suite.cells)
-        with StopRequest(is_patient=True) as stop:  # a second signal must not leave a run behind
+        with StopRequest(is_patient=True) as stop:  # a second signal must not orphan a run
             return _SuiteRun(suite, folder, stop).run()
     finally:
         os.close(lock)
@@ -85,7 +83,7 @@ class _SuiteRun:
 
     def run(self) -> int:
         pending = [cell for cell in self._suite.cells if not self._is_done(cell)]
-        self._say_plan(pending)
+        self._print_plan(pending)
         for number, cell in enumerate(pending, 1):
             if self._stop.requested:
                 break
@@ -97,9 +95,9 @@ class _SuiteRun:
             self._write_state()
         failed = [outcome for outcome in self._outcomes if outcome.state == "failed"]
         self._report(failed)
-        self._say_times()
+        self._print_times()
         if self._stop.signal_number is not None:
-            say(f"stopped by a signal; to go on: rlcluster suite {self._suite.file} --output-dir {self._folder}")
+            say(f"stopped by a signal; to resume: rlcluster suite {self._suite.file} --output-dir {self._folder}")
             return 128 + self._stop.signal_number
         return EXIT_RUN_FAILED if failed else 0
 
@@ -111,18 +109,18 @@ class _SuiteRun:
         return state is not None and state.state == "finished"
 
     def _is_evaluated(self, cell: Cell) -> bool:
-        """As the plan asks for it: so many episodes, with a clip if it wants one."""
+        """True if the evaluation has the planned number of episodes, and a clip if the plan wants one."""
         plan, path = self._suite.plan.evaluation, self._path(cell)
         if plan.num_episodes == 0:
             return True
-        is_clip_there = not plan.video or bool(clips_of(path))
-        return is_clip_there and episodes_evaluated(path) == {plan.num_episodes}
+        has_clip = not plan.video or bool(clips_of(path))
+        return has_clip and episodes_evaluated(path) == {plan.num_episodes}
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / "runs" / cell.name
 
     def _try_cell(self, cell: Cell) -> Outcome:
-        """A cell whose files cannot be written has failed; the rest goes on."""
+        """A cell whose files cannot be written fails; the suite continues."""
         try:
             return self._run_cell(cell)
         except (UserError, OSError) as error:
@@ -144,17 +142,17 @@ class _SuiteRun:
         return Outcome(cell.name, "finished", train_seconds, evaluate_seconds)
 
     def _run_command(self, command: list[str], log: Path) -> tuple[float, str | None]:
-        """Its seconds, and what went wrong."""
+        """Returns the seconds it took, and the error if it failed."""
         start = time.perf_counter()
-        progress = _Progress(log, self._heading)
-        exit_code, errors = run_to_its_end(command, self._stop, log, progress.show)
+        progress = CellProgress(log, self._heading)
+        exit_code, errors = run_to_completion(command, self._stop, log, progress.show)
         progress.clear()
         with log.open("a", encoding="utf-8") as file:
             file.write(errors)
         return time.perf_counter() - start, None if exit_code == 0 else failure_text(exit_code, errors)
 
     def _training_command(self, cell: Cell) -> list[str]:
-        """A run that was stopped goes on; one that has nothing to go on from is put aside, and begun again."""
+        """Resumes a run that has a checkpoint; moves any other aside and starts again."""
         path = self._path(cell)
         if has_checkpoint(path):
             return rlcluster_command("train", "--resume", "--output-dir", str(path))
@@ -177,7 +175,7 @@ class _SuiteRun:
             arguments += ["--num-threads", str(cell.settings.hardware.num_threads)]
         return rlcluster_command("evaluate", "--checkpoint", str(path), *arguments)
 
-    def _say_plan(self, pending: Sequence[Cell]) -> None:
+    def _print_plan(self, pending: Sequence[Cell]) -> None:
         plan, cells = self._suite.plan, self._suite.cells
         say(
             f"{self._suite.name}: {' '.join(plan.algorithms)} × {' '.join(plan.modes)} × {' '.join(plan.games)} × "
@@ -186,12 +184,12 @@ class _SuiteRun:
         )
         seconds = self._remaining_seconds(pending)
         if seconds is None:
-            say("planned wall-clock: known after the first cell, for the budget is in steps")
+            say("planned wall-clock: known after the first cell (the budget is in steps)")
         else:
             say(f"planned wall-clock: {clock_text(seconds)}")
 
     def _remaining_seconds(self, cells: Sequence[Cell]) -> float | None:
-        """Timed cells take their time; others what those have taken that are done. None where nothing is known."""
+        """Timed cells take their duration, others the mean of finished ones; None if none has finished."""
         known_cells = [*self._outcomes_before.values(), *self._outcomes]
         finished = [outcome for outcome in known_cells if outcome.state == "finished"]
         evaluations = [outcome.evaluate_seconds for outcome in finished if outcome.evaluate_seconds > 0]
@@ -218,14 +216,14 @@ class _SuiteRun:
         return text if remaining is None or not pending else f"{text}, ETA {clock_text(remaining)}"
 
     def _read_state(self) -> dict[str, Outcome]:
-        """How the cells ended in earlier passes."""
+        """The outcomes of earlier passes."""
         path = self._folder / SUITE_FILE
         if not path.exists():
             return {}
         return {cell["name"]: Outcome(**cell) for cell in json.loads(path.read_text())["cells"]}
 
     def _write_state(self) -> None:
-        """Of this pass and, for cells that it has not touched, of those before."""
+        """Writes the outcomes of this pass and, for cells it did not run, of earlier ones."""
         cells = {**self._outcomes_before, **{outcome.name: outcome for outcome in self._outcomes}}
         listed = [outcome._asdict() for outcome in cells.values()]
         content = {"plan": self._suite.plan.model_dump(mode="json"), "cells": listed}
@@ -234,7 +232,7 @@ class _SuiteRun:
     def _report(self, failed: Sequence[Outcome]) -> None:
         runs, missing = self._readable_runs()
         if not runs:
-            warn("no cell has anything to report")
+            warn("no report: no cell has a readable run")
             return
         plan = self._suite.plan
         options = Options(ranges(plan.score_ranges.items()), with_reference=plan.reference)
@@ -254,72 +252,41 @@ class _SuiteRun:
             try:
                 runs.append(read_run(self._path(cell)))
             except UserError as error:
-                missing.append(f"not in this report: {error}")
+                missing.append(f"missing from this report: {error}")
         return runs, missing
 
-    def _say_times(self) -> None:
+    def _print_times(self) -> None:
         total = time.perf_counter() - self._start
         training = sum(outcome.train_seconds for outcome in self._outcomes)
         evaluation = sum(outcome.evaluate_seconds for outcome in self._outcomes)
         rest = total - training - evaluation
-        share = f" ({rest / training:.1%} of the training)" if training else ""
+        share = f" ({rest / training:.1%} of training)" if training else ""
         say(
             f"Wall-clock: training {clock_text(training)}, evaluation {clock_text(evaluation)}, "
-            f"all else {rest:.1f} s{share}"
+            f"overhead {rest:.1f} s{share}"
         )
 
 
-class _Progress:
-    """What a cell last said of itself: on a terminal always, elsewhere a line every minute."""
-
-    def __init__(self, log: Path, heading: str) -> None:
-        self._log, self._heading, self._is_live = log, heading, sys.stdout.isatty()
-        self._begin = log.stat().st_size if log.exists() else 0
-        self._shown_at, self._width = time.perf_counter(), 0
-
-    def show(self) -> None:
-        now = time.perf_counter()
-        if now - self._shown_at < (1.0 if self._is_live else LINE_SECONDS):
-            return
-        self._shown_at = now
-        line = self._last_line()
-        if self._is_live:
-            say(f"\r{line.ljust(self._width)}", end="")
-            self._width = len(line)
-        elif line:
-            say(f"\n  {line}", end=" ")
-
-    def clear(self) -> None:
-        if self._width:
-            say("\r" + " " * self._width + "\r" + self._heading, end="")
-
-    def _last_line(self) -> str:
-        with self._log.open("rb") as file:
-            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - 1000))
-            lines = file.read().decode(errors="replace").splitlines()
-        return lines[-1].strip()[: shutil.get_terminal_size().columns - 1] if lines else ""
-
-
 def _refuse_other_runs(folder: Path, cells: Sequence[Cell]) -> None:
-    """What is there was made with the settings of this plan, or this is the plan of another folder. A cell that has
-    nothing to go on from may still be changed.
+    """Refuses existing runs whose settings differ from the plan's: the folder belongs to another plan. Cells without a
+    checkpoint start again anyway, so they may differ.
     """
     for cell in cells:
         path = folder / "runs" / cell.name
         if is_being_written(path):
-            raise UserError(f"{path} is being written by another process; wait for it, or end it")
+            raise UserError(f"{path} is being written by another process; wait for it or stop it")
         if not has_checkpoint(path):
             continue
         differences = _differences(read_run_settings(path), cell.settings)
         if differences:
             raise UserError(
-                f"{path} was made with other settings than the plan's: {'; '.join(differences)}; choose another "
+                f"{path} was made with settings that differ from the plan: {'; '.join(differences)}; choose another "
                 "--output-dir"
             )
 
 
 def _differences(old: Settings, new: Settings) -> list[str]:
-    """All that decides the result, the budget, and whatever else the plan sets that changes the speed."""
+    """Differences in settings that affect the result, in the budget, and in the speed settings that the plan gives."""
     differences = resume_differences(old, new)
     if budgets(old) != budgets(new):
         differences.append(f"budget {budgets(new)} but the run has {budgets(old)}")

@@ -1,6 +1,6 @@
-"""The plan of a suite: algorithms × modes × games × seeds under an equal budget, from a YAML file to its cells.
+"""The plan of a suite: a YAML file of algorithms × modes × games × seeds with equal budgets, expanded into cells.
 
-Everything that can be refused is refused here, all problems at once, before the first run.
+All problems that can be found before the first run are reported here, in one message.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from rlcluster.system.errors import UserError
 
 Overrides = dict[str, dict[str, Any]]  # sections of settings
 
-# Settings that the plan decides in its own places.
+# Settings that other keys of the plan set.
 DECIDED_HERE = {
-    "env.name": "games gives the environments",
-    "env.seed": "seeds gives the seeds",
-    **{f"training.{budget}": "budget gives what each cell may spend" for budget in BUDGETS},
+    "env.name": "set by games",
+    "env.seed": "set by seeds",
+    **{f"training.{budget}": "set by budget" for budget in BUDGETS},
 }
 OUTPUT_REASON = "each cell keeps its files in its own directory"
 
 
 class BudgetPlan(Section):
-    """What each cell may spend: one of these."""
+    """The budget of each cell; exactly one key is given."""
 
     total_timesteps: Count | None = Field(None, description="environment steps")
     duration: Duration | None = Field(None, description="wall-clock: 0.5 (hours), 90s, 30m, 2h")
-    core_hours: Positive | None = Field(None, description="wall-clock times the cores that the cell keeps")
+    core_hours: Positive | None = Field(None, description="wall-clock times the cores reserved for the cell")
 
 
 class EvaluationPlan(Section):
     """How each trained agent is evaluated."""
 
-    num_episodes: Natural = Field(100, description="on training levels and on unseen ones each; 0: no evaluation")
-    video: bool = Field(False, description="a clip of each agent for the report")
+    num_episodes: Natural = Field(100, description="on training and on unseen levels each; 0: no evaluation")
+    video: bool = Field(False, description="record a clip of each agent for the report")
 
 
 class SuitePlan(Section):
-    """A suite. Every combination of the four lists is a cell."""
+    """A suite: every combination of the four lists is a cell."""
 
     algorithms: Annotated[tuple[AlgorithmName, ...], Field(min_length=1)] = ("ppo",)
     modes: Annotated[tuple[ModeName, ...], Field(min_length=1)] = ("parallel",)
@@ -63,11 +63,11 @@ class SuitePlan(Section):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (1,)
     budget: BudgetPlan = BudgetPlan()
     evaluation: EvaluationPlan = EvaluationPlan()
-    settings: Overrides = Field({}, description="settings of all cells, as in a configuration file")
-    algorithm_settings: dict[AlgorithmName, Overrides] = Field({}, description="further ones for an algorithm")
-    mode_settings: dict[ModeName, Overrides] = Field({}, description="further ones for a mode")
-    reference: bool = Field(False, description="show OpenAI's published PPO scores beside these")
-    score_ranges: dict[str, tuple[Number, Number]] = Field({}, description="scores that count as 0 and 1, by game")
+    settings: Overrides = Field({}, description="settings of all cells, as in a config file")
+    algorithm_settings: dict[AlgorithmName, Overrides] = Field({}, description="overrides for an algorithm")
+    mode_settings: dict[ModeName, Overrides] = Field({}, description="overrides for a mode")
+    reference: bool = Field(False, description="compare with OpenAI's published PPO scores")
+    score_ranges: dict[str, tuple[Number, Number]] = Field({}, description="scores that normalise to 0 and 1, by game")
 
 
 class Cell(NamedTuple):
@@ -78,7 +78,7 @@ class Cell(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """A plan that can be run."""
+    """A valid plan and its cells."""
 
     file: Path
     plan: SuitePlan
@@ -90,7 +90,7 @@ class Suite(NamedTuple):
 
 
 def read_suite(path: Path) -> Suite:
-    """Seeds are the outermost list: after each of them all methods have had one more run."""
+    """Seeds vary slowest: after each seed, every method has one more run."""
     plan = _validate(path, read_file(path, "suite"))
     problems = _plan_problems(plan)
     cells = []
@@ -114,14 +114,14 @@ def _refusal(path: Path, problems: list[str]) -> UserError:
 
 
 def planned_cores(settings: Settings) -> int:
-    """Cores that a cell will keep busy: all, where that is measured at its start."""
+    """Cores reserved for a cell: all, if the split between actors and learner is measured at start-up."""
     own = cores.observe()
     plan = forecast(settings, own)
     return own.allowed if plan is None else plan.num_cores
 
 
 def _problem(location: list[str], error: Any) -> str:
-    if location[-1] == "[key]":  # of the settings of an algorithm or of a mode
+    if location[-1] == "[key]":  # a key of algorithm_settings or mode_settings
         known: Sequence[str] = tuple(ALGORITHMS) if location[0] == "algorithm_settings" else MODE_NAMES
         return f"{'.'.join(location[:-1])}: unknown{hint(location[:-1], known)}"
     name = ".".join(location)
@@ -133,7 +133,7 @@ def _problem(location: list[str], error: Any) -> str:
 
 
 def _keys_of(section: list[str]) -> list[str]:
-    """Of the plan, or of a section of it."""
+    """The keys of the plan, or of one of its sections."""
     model = SuitePlan.model_fields[section[0]].annotation if section else SuitePlan
     assert model is not None
     return list(model.model_fields)
@@ -147,7 +147,7 @@ def _validate(path: Path, data: Mapping[str, Any]) -> SuitePlan:
         return SuitePlan.model_validate(given)
     except ValidationError as error:
         errors = {tuple(map(str, item["loc"])): item for item in error.errors()}
-        # A list without its wrong values may be too short: that follows from them.
+        # A list may be too short only because its invalid values were dropped: report just those.
         causes = [where for where in errors if not any(other[:-1] == where for other in errors)]
         raise _refusal(path, [_problem(list(where), errors[where]) for where in causes]) from None
 
@@ -161,9 +161,9 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
     for name in ("algorithms", "modes", "games", "seeds"):
         values = getattr(plan, name)
         keys = [game_name(value) for value in values] if name == "games" else list(values)
-        twice = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
-        if twice:
-            problems.append(f"{name}: {', '.join(twice)} stands there twice")
+        repeated = [str(value) for k, value in enumerate(keys) if value in keys[:k]]
+        if repeated:
+            problems.append(f"{name}: {', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} listed twice")
     layers = {"settings": plan.settings}
     layers |= {f"algorithm_settings.{name}": sections for name, sections in plan.algorithm_settings.items()}
     layers |= {f"mode_settings.{name}": sections for name, sections in plan.mode_settings.items()}
@@ -172,7 +172,7 @@ def _plan_problems(plan: SuitePlan) -> list[str]:
         problems += [f"{layer}.{key}: {DECIDED_HERE.get(key, OUTPUT_REASON)}; leave it out" for key in decided]
     for game, (low, high) in plan.score_ranges.items():
         if low >= high:
-            problems.append(f"score_ranges.{game}=[{low:g}, {high:g}]: the first should be below the second")
+            problems.append(f"score_ranges.{game}=[{low:g}, {high:g}]: the first must be below the second")
     return problems
 
 
@@ -196,6 +196,6 @@ def _budget_flags(budget: BudgetPlan) -> Iterator[tuple[str, str]]:
 
 
 def _lines(error: UserError) -> list[str]:
-    """The problems of a cell, without the heading that counts them."""
+    """The problems of a cell, without the heading with their number."""
     lines = [line.strip() for line in str(error).splitlines()]
     return lines[1:] if len(lines) > 1 else lines

@@ -1,1 +1,1 @@
-"""Reports read run directories and write tables, pictures and pages; they never train."""
+"""Reports read run directories and write tables, figures and pages; they never train."""

@@ -1,4 +1,4 @@
-"""`rlcluster compare` and `rlcluster plot`: read runs, write tables, pictures and a page. The runs stay as they are."""
+"""`rlcluster compare` and `rlcluster plot`: read runs, write tables, figures and a page. Runs are never modified."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
-from rlcluster.reports.drawing import FORMATS, check_format
+from rlcluster.reports.drawing import FORMATS
 from rlcluster.reports.figures import draw_comparison, draw_run
+from rlcluster.reports.output_paths import check_output_file, check_outside_runs
 from rlcluster.reports.page import page_text
 from rlcluster.runs.config import read_run_settings
 from rlcluster.runs.files import RUNS_FOLDER, runs_below
@@ -21,36 +22,34 @@ from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
-PICTURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
+FIGURE, REPORT, PAGE, DATA = "comparison.png", "comparison_report.txt", "comparison.html", "comparison.json"
 
 
 class Outputs(NamedTuple):
     """Where a comparison is written."""
 
-    picture: Path
+    figure: Path
     report: Path
     page: Path
     data: Path
 
     @classmethod
     def inside(cls, folder: Path) -> Outputs:
-        return cls(*(folder / name for name in (PICTURE, REPORT, PAGE, DATA)))
+        return cls(*(folder / name for name in (FIGURE, REPORT, PAGE, DATA)))
 
 
 def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output: Path, options: Options) -> int:
-    """`titles` name the runs in the table, where the user's flags have said what they are."""
+    """`titles` replace the runs' names in the table where flags named the runs (--sequential, --parallel)."""
     paths = paths or latest_of_each_mode()
     if len(paths) < 2:
         raise UserError(f"compare: {paths[0]} is one run only; give two or more, or use: rlcluster plot {paths[0]}")
     outputs = choose_outputs(output, paths)
     runs = [read_run(path) for path in paths]
     if options.threshold is not None and len({run.game for run in runs}) > 1:
-        raise UserError(
-            f"--threshold {options.threshold:g}: the runs are of different games; compare one game at a time"
-        )
+        raise UserError(f"--threshold {options.threshold:g}: the runs use different games; compare one game at a time")
     unknown = [game for game in options.ranges if game not in {run.game for run in runs}]
     if unknown:
-        raise UserError(f"--score-range {unknown[0]}=...: none of the runs is of that game; leave it out")
+        raise UserError(f"--score-range {unknown[0]}=...: no run uses that game; leave it out")
     for title, run in zip(titles or [], runs, strict=bool(titles)):
         if run.settings.mode != title.lower():
             warn(f"--{title.lower()} {run.path}: its mode is {run.settings.mode}")
@@ -68,25 +67,23 @@ def compare_command(paths: Sequence[Path], titles: Sequence[str] | None, output:
 def write(
     comparison: Comparison, outputs: Outputs, title: str, titles: Sequence[str] | None = None, note: str = ""
 ) -> None:
-    draw_comparison(comparison, outputs.picture)
+    draw_comparison(comparison, outputs.figure)
     write_atomically(outputs.report, report_text(comparison, titles).encode())
     write_atomically(outputs.page, page_text(comparison, title, note).encode())
     write_json(outputs.data, as_data(comparison))
 
 
 def choose_outputs(output: Path, runs: Sequence[Path]) -> Outputs:
-    """A folder, or the name of the picture, beside which the others lie. Never inside a run."""
-    is_picture = output.suffix in FORMATS and not output.is_dir()
-    folder = output.parent if is_picture else output
-    inside = [run for run in runs if folder.resolve().is_relative_to(run.resolve())]
-    if inside:
-        raise UserError(f"--output {output}: lies in the run {inside[0]}, which stays as it is; choose another place")
+    """`output` is a folder, or the figure's file, whose folder takes the other files. Never inside a run."""
+    is_figure = output.suffix in FORMATS and not output.is_dir()
+    folder = output.parent if is_figure else output
+    check_outside_runs("--output", folder, runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
     outputs = Outputs.inside(folder)
-    return outputs._replace(picture=output) if is_picture else outputs
+    return outputs._replace(figure=output) if is_figure else outputs
 
 
 def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:
@@ -100,17 +97,17 @@ def latest_of_each_mode(folder: Path = RUNS_FOLDER) -> list[Path]:
             if kind == wanted and settings.mode not in chosen:
                 chosen[settings.mode] = read_run(path)
         except UserError as error:
-            warn(f"passed over: {error}")
+            warn(f"skipped: {error}")
     if len(chosen) < 2:
         raise UserError(
-            f"compare: there are no two modes of one algorithm and game below {folder}/; give the runs: "
+            f"compare: {folder}/ has no two runs of the same algorithm and game in different modes; name the runs: "
             "rlcluster compare RUN RUN"
         )
     return [chosen[mode].path for mode in MODE_NAMES if mode in chosen]
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
-    """comparison.json: the figures of the tables, for programs."""
+    """comparison.json: the contents of the tables, machine-readable."""
     scoring = comparison.scoring
     return {
         "runs": [
@@ -158,7 +155,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def plot_command(run: Path | None, log_file: Path | None, output: Path | None, with_reference: bool) -> int:
-    """The learning curves of one run, or of a metrics file alone."""
+    """The learning curves of a run or of a single metrics file."""
     if (run is None) == (log_file is None):
         raise UserError("plot: give a run directory, or --log-file FILE")
     if run is not None:
@@ -174,9 +171,8 @@ def plot_command(run: Path | None, log_file: Path | None, output: Path | None, w
         metrics, env, place = read_metrics_file(log_file), None, log_file.resolve().parent
         title = f"{log_file.resolve().parent.name}/{log_file.name}"
     output = output or Path(f"{place.name}.png")
-    check_format("--output", output)
-    if run is not None and output.resolve().is_relative_to(place):
-        raise UserError(f"--output {output}: lies in the run, which stays as it is; choose another place")
+    check_output_file("--output", output, FORMATS)
+    check_outside_runs("--output", output, [] if run is None else [run])
     draw_run(metrics, title, output, env if with_reference else None)
     say(f"Saved to: {output}")
     return 0

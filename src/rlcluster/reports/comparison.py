@@ -1,7 +1,7 @@
-"""Runs beside each other: what the table, the report, the picture and the page of a comparison all show.
+"""A comparison of runs: the data behind its table, report, figure and page.
 
-Runs that differ in seed and game only are runs of one *method*. Scores are those of the evaluation on unseen levels
-where every method has one, else the mean of the last 100 training episodes; the comparison says which.
+Runs that differ only in seed and game belong to one *method*. Scores come from the evaluation on unseen levels if every
+method has one, else from the last 100 training episodes; the comparison says which.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ NOT_THE_METHOD = ("env.seed", "env.name", "output.")
 
 
 class Scoring(NamedTuple):
-    """Methods by their scores."""
+    """The scores of all methods and the statistics over them."""
 
-    source: str  # what a score is, with its episodes
+    source: str  # how a score was obtained, and from how many episodes
     is_normalised: bool
     scores: Mapping[str, statistics.Scores]  # method -> game -> [runs]
-    aggregates: Mapping[str, Mapping[str, Interval]]  # method -> name of the aggregate -> its estimate
+    aggregates: Mapping[str, Mapping[str, Interval]]  # method -> aggregate -> its estimate
     improvement: Mapping[tuple[str, str], Interval]  # (method, other) -> P(method > other)
     verdict: Verdict
     left_out: Sequence[str] = ()  # runs without a score
 
 
 class Reached(NamedTuple):
-    """When a run first had this mean reward over its last 100 episodes; None where it never did."""
+    """When a run's mean reward over 100 episodes first reached the threshold; None if it never did."""
 
     threshold: float
     steps: float | None
@@ -50,29 +50,29 @@ class Reached(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Everything that is shown of some runs."""
+    """Everything the table, report, figure and page show."""
 
     runs: Sequence[RecordedRun]
-    names: Sequence[str]  # of the runs, no two the same
+    names: Sequence[str]  # of the runs, unique
     methods: Mapping[str, Sequence[int]]  # name -> positions of its runs
-    curves: Sequence[Curve]  # of the rewards
+    curves: Sequence[Curve]  # reward curve of each run
     warnings: Sequence[str]
     differences: Sequence[Difference]
     scoring: Scoring | None
     why_unscored: str
-    efficiency: Sequence[Mapping[str, float | None]]  # of each run: mean reward until where all runs of its game are
+    efficiency: Sequence[Mapping[str, float | None]]  # of each run: mean reward until the shortest run of its task ends
     reached: Sequence[Reached | None]  # of each run
-    references: Sequence[str]  # sentences about OpenAI's PPO
-    ranges: Sequence[Range | None]  # of the scores of each run's task
+    references: Sequence[str]  # sentences that compare with OpenAI's PPO
+    ranges: Sequence[Range | None]  # score range of each run's task
 
     def method_of(self, position: int) -> str:
         return next(name for name, positions in self.methods.items() if position in positions)
 
 
 class Options(NamedTuple):
-    """What the user may choose."""
+    """The user's choices."""
 
-    ranges: Mapping[str, Range] = {}  # of games whose published range is overridden
+    ranges: Mapping[str, Range] = {}  # game -> a range that overrides the published one
     threshold: float | None = None
     with_reference: bool = False
 
@@ -104,7 +104,7 @@ def compare(
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; with their parents' where two are called the same. A run given twice is refused."""
+    """The folders' names, with as many parents as make them unique. A run given twice is refused."""
     resolved = [path.resolve() for path in paths]
     for k, path in enumerate(resolved):
         if path in resolved[:k]:
@@ -117,8 +117,8 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def group_methods(runs: Sequence[RecordedRun]) -> dict[str, list[int]]:
-    """The positions of the runs of each method. Its name is PPO_Parallel and, where that is not enough to tell it from
-    another, the settings in which it differs.
+    """Method name -> positions of its runs. The name is e.g. PPO_Parallel, followed by the settings that differ where
+    several methods would share it.
     """
     keys = [_method_key(run) for run in runs]
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -152,13 +152,13 @@ def _score(
     scored = [k for k, value in enumerate(values) if value is not None]
     left_out = [names[k] for k, value in enumerate(values) if value is None]
     if not scored:
-        return None, "There is no score: no run has finished, with episodes in it."
+        return None, "No scores: no run has finished with at least one episode."
     known = {k: ranges[k] for k in scored}
     is_normalised = None not in known.values()
     if not is_normalised and len({runs[k].task for k in scored}) > 1:
         games = sorted({runs[k].game for k, one in known.items() if one is None})
         remedy = "give --score-range GAME=MIN,MAX (in a suite: score_ranges)"
-        return None, f"No range of scores is published for {', '.join(games)}, so games cannot be averaged; {remedy}."
+        return None, f"No score range is published for {', '.join(games)}, so games cannot be averaged; {remedy}."
     scores: dict[str, dict[str, Column]] = {}
     for method, positions in methods.items():
         by_task: dict[str, list[float]] = {}
@@ -176,7 +176,7 @@ def _score(
 def _has_repeated_seeds(
     runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]], scored: Sequence[int]
 ) -> bool:
-    """True if a method has two runs of one task and one seed: they are not independent."""
+    """True if a method has two runs with the same task and seed: they are not independent."""
     keys = [
         (method, runs[k].task, runs[k].settings.env.seed)
         for method, positions in methods.items()
@@ -206,7 +206,7 @@ def _scoring(
     }
     tasks = [set(by_task) for by_task in scores.values()]
     if any(one != tasks[0] for one in tasks):
-        verdict = Verdict(None, "The methods were not run on the same games: no winner is named.")
+        verdict = Verdict(None, "The methods were run on different games, so no winner is named.")
     elif has_repeated_seeds and len(scores) > 1:
         verdict = Verdict(None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
     else:
@@ -215,7 +215,9 @@ def _scoring(
 
 
 def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> tuple[list[float | None], str]:
-    """Of the finished runs: on unseen levels, if each method has a run with that evaluation; else in training."""
+    """The score of each finished run, and its source: unseen levels if every method with finished runs has such an
+    evaluation, else training.
+    """
     results = [
         run.evaluation.results["test"]
         if run.is_finished and run.evaluation is not None and "test" in run.evaluation.results
@@ -229,13 +231,13 @@ def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]
         have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
         where = "on unseen levels" if have_unseen else "in evaluation"
         values = [None if result is None else float(result["reward_mean"]) for result in results]
-        return values, f"mean reward {where}, {counts} episodes for each run"
+        return values, f"mean reward {where}, {counts} episodes per run"
     source = "mean reward of the last 100 training episodes (not every method has an evaluation on unseen levels)"
     return [run.summary.get("final_reward") if run.is_finished else None for run in runs], source
 
 
 def _efficiency(runs: Sequence[RecordedRun]) -> list[dict[str, float | None]]:
-    """The mean height of each run's rewards until the shortest run of its task ends, along each axis."""
+    """The mean reward of each run until the shortest run of its task ends, along each axis."""
     curves = [_rewards(run) for run in runs]
     rows = []
     for run, own in zip(runs, curves, strict=True):
@@ -248,7 +250,7 @@ def _efficiency(runs: Sequence[RecordedRun]) -> list[dict[str, float | None]]:
 
 
 def _rewards(run: RecordedRun) -> dict[str, Column]:
-    """The updates with finished episodes, along each axis."""
+    """Rewards of the updates with finished episodes, and their positions along each axis."""
     metrics = run.metrics
     known = ~np.isnan(metrics["episode_reward_mean"])
     axes = metrics["steps_global"], metrics["elapsed_seconds"], run.core_hours, metrics["episode_reward_mean"]
@@ -256,7 +258,7 @@ def _rewards(run: RecordedRun) -> dict[str, Column]:
 
 
 def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reached | None]:
-    """Without a threshold of the user's: the highest mean reward that all runs of the task have reached."""
+    """The default threshold is the highest mean reward that every run of the task has reached."""
     full = [_full_means(run) for run in runs]
     best = [float(np.nanmax(values)) if not np.isnan(values).all() else None for values in full]
     rows: list[Reached | None] = []
@@ -273,7 +275,7 @@ def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reach
 
 
 def _full_means(run: RecordedRun) -> Column:
-    """The mean over the last 100 episodes at each update, once there are as many."""
+    """Mean reward over the last 100 episodes at each update; NaN before the first 100."""
     is_full = np.cumsum(run.metrics["episode_count"]) >= WINDOW
     return np.where(is_full, run.metrics["episode_reward_recent"], np.nan)
 
@@ -295,15 +297,15 @@ def _references(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
 
 
 def _reference(run: RecordedRun, name: str, steps: int, reward: float | None, levels: str, episodes: str) -> str:
-    """`at 1.20 M steps this run is at 96 % of OpenAI's PPO`"""
+    """`at 1.20 M steps this run scores 96% of OpenAI's PPO`"""
     score = reference.openai_ppo(run.settings.env, steps, levels)
     if reward is None or (score is None and levels == "test"):
         return ""
     if score is None:
         first, last = reference.STEPS[0] / 1e6, reference.STEPS[-1] / 1e6
-        return f"{name}: {steps / 1e6:.2f} M steps; OpenAI's scores are of {first:g} to {last:g} M steps."
+        return f"{name}: {steps / 1e6:.2f} M steps; OpenAI's scores cover {first:g} to {last:g} M steps."
     where = "training levels" if levels == "train" else "unseen levels"
-    scores = f"{where}, {episodes}: {reward:.2f} against {score:.2f}"
+    scores = f"{where}, {episodes}: {reward:.2f} versus {score:.2f}"
     if score <= 0:
-        return f"{name}: at {steps / 1e6:.2f} M steps beside OpenAI's PPO, {scores}."
-    return f"{name}: at {steps / 1e6:.2f} M steps this run is at {reward / score:.0%} of OpenAI's PPO ({scores})."
+        return f"{name}: at {steps / 1e6:.2f} M steps compared with OpenAI's PPO, {scores}."
+    return f"{name}: at {steps / 1e6:.2f} M steps this run scores {reward / score:.0%} of OpenAI's PPO ({scores})."

@@ -1,4 +1,4 @@
-"""A comparison in words: the table on the console and comparison_report.txt."""
+"""A comparison as text: the console table and comparison_report.txt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimalit
 
 
 class Row(NamedTuple):
-    """A line of the table: what it says of a run, beside the first run."""
+    """A table row; `cell` takes a run and the first run, the baseline."""
 
     title: str
     cell: Callable[[RecordedRun, RecordedRun], str]
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 def table_text(comparison: Comparison, titles: Sequence[str] | None = None) -> str:
-    """All runs as columns, some at a time; speed-ups are against the first run."""
+    """One column per run, a few runs per block; speed-ups are relative to the first run."""
     titles = titles or comparison.names
     width = LABEL_WIDTH + COLUMN_WIDTH * min(RUNS_PER_BLOCK, len(titles))
     lines = ["=" * width, "TRAINING COMPARISON", "=" * width]
@@ -50,7 +50,7 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None) -> s
 
 
 def report_text(comparison: Comparison, titles: Sequence[str] | None = None) -> str:
-    """comparison_report.txt: the warnings, each run, each run against the first, and what the scores say."""
+    """comparison_report.txt: warnings, each run, speed-ups relative to the first run, and scores."""
     titles = titles or comparison.names
     rule, thin = "=" * 80, "-" * 80
     pair = f"{titles[0]} vs {titles[1]} " if len(titles) == 2 else ""
@@ -85,7 +85,7 @@ def run_lines(run: RecordedRun) -> list[str]:
 
 
 def score_lines(comparison: Comparison) -> list[str]:
-    """Aggregates, the verdict, efficiency, thresholds and the published reference."""
+    """Aggregates, verdict, efficiency, time to threshold and the published reference."""
     scoring = comparison.scoring
     lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring)
     lines += ["", "Mean reward until the shortest run of the game ends, by steps, wall-clock and core-hours:"]
@@ -93,7 +93,7 @@ def score_lines(comparison: Comparison) -> list[str]:
         lines.append(f"  {name}: " + ", ".join(number(row[axis], ".2f") for axis in row))
     reached = [(name, one) for name, one in zip(comparison.names, comparison.reached, strict=True) if one is not None]
     if reached:
-        lines += ["", "First at a mean reward (over 100 episodes) of:"]
+        lines += ["", "Time to a mean reward (over 100 episodes) of:"]
         lines += [f"  {name}: {reached_text(one)}" for name, one in reached]
     if comparison.references:
         lines += ["", *comparison.references]
@@ -102,7 +102,7 @@ def score_lines(comparison: Comparison) -> list[str]:
 
 def reached_text(reached: Reached) -> str:
     if reached.steps is None or reached.seconds is None or reached.core_hours is None:
-        return f"{reached.threshold:.2f} never"
+        return f"{reached.threshold:.2f} not reached"
     return (
         f"{reached.threshold:.2f} after {reached.steps:,.0f} steps, {reached.seconds / 60:.1f} minutes, "
         f"{reached.core_hours:.3f} core-hours"
@@ -110,7 +110,7 @@ def reached_text(reached: Reached) -> str:
 
 
 def _scoring_lines(scoring: Scoring) -> list[str]:
-    kind = "normalised by the games' ranges" if scoring.is_normalised else "not normalised"
+    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
     for method, aggregates in scoring.aggregates.items():
         scores = scoring.scores[method]
@@ -118,7 +118,7 @@ def _scoring_lines(scoring: Scoring) -> list[str]:
         parts = [f"{AGGREGATE_TITLES[name]} {interval_text(value, scores)}" for name, value in aggregates.items()]
         lines.append(f"  {method} ({runs}, {games}): {', '.join(parts)}")
     if scoring.left_out:
-        lines.append(f"Without a score, and left out: {', '.join(scoring.left_out)}.")
+        lines.append(f"Excluded, without a score: {', '.join(scoring.left_out)}.")
     return [*lines, scoring.verdict.text]
 
 
@@ -132,7 +132,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def parts(comparison: Comparison) -> Iterator[Part]:
-    """The parts of the table; that of the evaluation only where there is one."""
+    """The sections of the table; the evaluation's only if a run has one."""
     for part in PARTS:
         if part is not EVALUATION or any(run.evaluation is not None for run in comparison.runs):
             yield part
@@ -175,7 +175,7 @@ def _hours(run: RecordedRun) -> str:
     return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}"
 
 
-def _of(name: str, form: str) -> Callable[[RecordedRun, RecordedRun], str]:
+def _summary_cell(name: str, form: str) -> Callable[[RecordedRun, RecordedRun], str]:
     return lambda run, first: number(run.summary.get(name), form)
 
 
@@ -192,24 +192,24 @@ PARTS = (
         "",
         (
             Row("Duration (hours)", lambda run, first: _hours(run)),
-            Row("Total Timesteps", _of("total_timesteps", ",")),
-            Row("Total Updates", _of("total_updates", ",")),
+            Row("Total Timesteps", _summary_cell("total_timesteps", ",")),
+            Row("Total Updates", _summary_cell("total_updates", ",")),
         ),
     ),
     Part(
         "Performance Metrics",
         (
-            Row("Average FPS", _of("average_fps", ",.0f")),
+            Row("Average FPS", _summary_cell("average_fps", ",.0f")),
             Row(SPEEDUP, lambda run, first: _times(speedup(run, first))),
-            Row("Final FPS", _of("final_fps", ",.0f")),
+            Row("Final FPS", _summary_cell("final_fps", ",.0f")),
         ),
     ),
     Part(
         "Reward Metrics",
         (
-            Row("Initial Reward", _of("initial_reward", ".2f")),
-            Row("Final Reward", _of("final_reward", ".2f")),
-            Row("Best Reward", _of("best_reward", ".2f")),
+            Row("Initial Reward", _summary_cell("initial_reward", ".2f")),
+            Row("Final Reward", _summary_cell("final_reward", ".2f")),
+            Row("Best Reward", _summary_cell("best_reward", ".2f")),
         ),
     ),
     EVALUATION,
@@ -217,13 +217,13 @@ PARTS = (
         "Resource Usage",
         (
             Row("Cores", lambda run, first: str(run.cores)),
-            Row("Peak Memory (GB)", _of("peak_memory_gb", ".2f")),
+            Row("Peak Memory (GB)", _summary_cell("peak_memory_gb", ".2f")),
         ),
     ),
     Part(
         "Efficiency Metrics",
         (
-            Row("Timesteps/Hour", _of("timesteps_per_hour", ",.0f")),
+            Row("Timesteps/Hour", _summary_cell("timesteps_per_hour", ",.0f")),
             Row("Efficiency Gain (%)", _gain),
         ),
     ),
@@ -237,7 +237,7 @@ def _against_first(comparison: Comparison, titles: Sequence[str]) -> list[str]:
         ratio = speedup(run, first)
         lines.append(f"{prefix}Speedup (FPS): {_times(ratio)}")
         lines.append(f"{prefix}Efficiency Gain: {_gain(run, first)}")
-    return lines or ["One run only: there is nothing to compare it with."]
+    return lines or ["Only one run: nothing to compare."]
 
 
 def _line(title: str, cells: Sequence[str]) -> str:
@@ -246,4 +246,4 @@ def _line(title: str, cells: Sequence[str]) -> str:
 
 def _speedup_title(titles: Sequence[str]) -> str:
     exact = f"{SPEEDUP} ({titles[1]}/{titles[0]})" if len(titles) == 2 else ""
-    return exact if 0 < len(exact) < LABEL_WIDTH else f"{SPEEDUP} (against the first run)"
+    return exact if 0 < len(exact) < LABEL_WIDTH else f"{SPEEDUP} (vs. first run)"

@@ -1,7 +1,7 @@
-"""Curves of a run from its metrics, pure: the updates are cut into equal slices, and a slice becomes one point.
+"""Curves of a run from its metrics, as pure functions: the updates are split into equal slices, one point per slice.
 
 A point of the reward curve is the mean over *all episodes* that finished in its slice (every episode counts once, as in
-the log), with the 95 % interval of that mean. There is no other smoothing: neighbouring points share no episode.
+the log), with the 95 % interval of that mean. There is no other smoothing: neighbouring points share no episodes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rlcluster.runs.metrics import Column, Metrics
 
 MAX_POINTS = 100
 MIN_POINTS = 10
-EPISODES_PER_POINT = 100  # at least, where the run has enough of them
+EPISODES_PER_POINT = 100  # at least, if the run has enough episodes
 
 PHASES = ("rollout", "learn", "sync", "idle")
 
 
 class Curve(NamedTuple):
-    """Points [K] at the ends of their slices; NaN where a slice has nothing to show."""
+    """Points [K] at the ends of their slices; NaN for a slice without data."""
 
     steps: Column
     seconds: Column
@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 
 def reward_curve(metrics: Metrics) -> Curve:
-    """Mean reward of the episodes; the interval is that of a mean of independent episodes."""
+    """Mean episode reward; the interval treats episodes as independent."""
     mean, std = metrics["episode_reward_mean"], metrics["episode_reward_std"]
     counts = np.where(np.isnan(mean), 0.0, metrics["episode_count"])
     total = counts.sum()
@@ -49,7 +49,7 @@ def reward_curve(metrics: Metrics) -> Curve:
 
 
 def fps_curve(metrics: Metrics) -> Curve:
-    """Environment steps of a slice by the seconds of its updates."""
+    """Environment steps of a slice divided by the seconds of its updates."""
     starts = _starts(len(metrics), MAX_POINTS)
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.add.reduceat(np.nan_to_num(metrics["fps"] * metrics["t_iter"]), starts)
@@ -67,8 +67,8 @@ def mean_curve(metrics: Metrics, name: str) -> Curve:
 
 
 def phase_seconds(metrics: Metrics) -> dict[str, float]:
-    """Seconds of a mean update in each phase. `idle` is the rest: logging, and, where actors act for a learner
-    (IMPALA), what the learner waits for them, which its log has as rollout.
+    """Seconds per update in each phase, averaged over the run. `idle` is the rest: logging and, for IMPALA with actors,
+    the time the learner waits for them, which its log counts as rollout.
     """
     mean = {name: float(np.nan_to_num(metrics[f"t_{name}"]).mean()) for name in ("iter", "rollout", "learn", "sync")}
     if not np.isnan(metrics["learner_idle"]).all():

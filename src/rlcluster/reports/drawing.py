@@ -1,6 +1,6 @@
-"""How our pictures look: colours, lines and hatches that colour-blind readers and grey prints can tell apart.
+"""The style of all figures: colours, lines and hatches that stay distinct for colour-blind readers and in greyscale.
 
-The colours are those of Okabe and Ito; line styles and markers differ as well, so that none of them stands alone.
+The colours are those of Okabe and Ito; line styles and markers differ as well, so nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcluster.system.atomic_file import write_atomically
-from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,7 @@ DOTS_PER_INCH = 150
 
 
 def style(position: int) -> dict[str, Any]:
-    """Colour, line and marker of the curve at this position; the combination repeats after 7 times 4 curves."""
+    """Colour, line style and marker of a curve; combinations repeat after 7 x 4 curves."""
     line = (position % len(COLORS) + position // len(COLORS)) % len(LINES)
     return {
         "color": COLORS[position % len(COLORS)],
@@ -40,7 +39,7 @@ def style(position: int) -> dict[str, Any]:
 
 
 def four_panels(title: str | None = None) -> tuple[Figure, Any]:
-    """A figure of 2 by 2 panels, made without a screen."""
+    """A figure of 2 x 2 panels; needs no display."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -52,19 +51,11 @@ def four_panels(title: str | None = None) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def label(axis: Axes, title: str, below: str, beside: str) -> None:
+def label(axis: Axes, title: str, x_label: str, y_label: str) -> None:
     axis.set_title(title, fontsize="medium")
-    axis.set_xlabel(below)
-    axis.set_ylabel(beside)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
     axis.grid(alpha=0.3)
-
-
-def check_format(flag: str, path: Path) -> None:
-    """Before any work: a name that says what to write, in a folder that is there."""
-    if path.suffix not in FORMATS:
-        raise UserError(f"{flag} {path}: the name should end in {', '.join(FORMATS)}")
-    if not path.resolve().parent.is_dir():
-        raise UserError(f"{flag} {path}: there is no directory {path.resolve().parent}", EXIT_STORAGE)
 
 
 def save(figure: Figure, path: Path) -> None:

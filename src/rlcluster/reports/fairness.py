@@ -1,4 +1,4 @@
-"""What stands in the way of a fair comparison of these runs, in plain words; and in which settings they differ."""
+"""Why a comparison of runs may be unfair, as warnings; and the settings in which the runs differ."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.loading import flatten
 from rlcluster.settings.schema import BUDGETS
 
-LOAD_TOLERANCE = 0.1  # of the machine: other work that differs by less is taken for the same
+LOAD_TOLERANCE = 0.1  # share of the machine's cores: a smaller difference in background load is ignored
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
-NOT_COMPARED = "output."  # where a run lies does not matter
+NOT_COMPARED = "output."  # where a run is stored does not matter
 
 
 class Difference(NamedTuple):
-    """A setting with its value in each run; None where it is null, or the algorithm has no such setting."""
+    """A setting and its value in each run; None if it is null or the algorithm does not have it."""
 
     key: str
     values: Sequence[Any]
 
 
 def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
-    """The settings that are not the same in all runs, in the order of the settings."""
+    """The settings that differ between the runs, in the order of the schema."""
     flat = [flatten(run.settings.to_dict()) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings if not key.startswith(NOT_COMPARED))
     rows = [Difference(key, [settings.get(key) for settings in flat]) for key in keys]
@@ -31,7 +31,7 @@ def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
 
 
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
-    """Everything a reader must know before believing a figure; the runs' own warnings first."""
+    """Everything a reader must know before trusting the metrics; the runs' own warnings first."""
     own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
     checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
     return own + [warning for check in checks if (warning := check(runs, names)) is not None]
@@ -39,10 +39,10 @@ def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]
 
 def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     def describe(run: RecordedRun) -> str:
-        return ", then ".join(dict.fromkeys(map(machine_text, run.machines))) or "a machine that is not recorded"
+        return ", then ".join(dict.fromkeys(map(machine_text, run.machines))) or "unknown machine"
 
     listed = _listed(runs, names, describe)
-    return listed and f"The runs were on different machines, so their speeds are not comparable: {listed}."
+    return listed and f"The runs used different machines, so their speeds are not comparable: {listed}."
 
 
 def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
@@ -52,18 +52,18 @@ def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     listed = _listed(
         [run for run in runs if run.machine], [n for r, n in zip(runs, names, strict=True) if r.machine], describe
     )
-    return listed and f"The runs were made with different versions: {listed}."
+    return listed and f"The runs used different software versions: {listed}."
 
 
 def _version_text(machine: Mapping[str, Any]) -> str:
     versions = machine.get("versions") or {}
     commit = str(machine.get("git_commit") or "no commit")
-    changed = ", changed" if commit.endswith("-dirty") else ""
+    changed = ", modified" if commit.endswith("-dirty") else ""
     return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
 
 
 def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
-    """Other processes, or the host of a virtual machine, took different shares of the cores."""
+    """Other processes and steal time took different shares of the cores."""
     known = [
         (name, float(load))
         for run, name in zip(runs, names, strict=True)
@@ -75,21 +75,21 @@ def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     if max(shares) - min(shares) <= LOAD_TOLERANCE:
         return None
     listed = "; ".join(f"{name} {share:.0%}" for name, share in known)
-    return f"The runs were under different load. Other work had this share of the machine's cores: {listed}."
+    return f"The runs had different background load (share of cores lost to other processes or steal time): {listed}."
 
 
 def _games(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     listed = _listed(runs, names, lambda run: run.task)
-    return listed and f"The runs are of different games, so their rewards are not comparable as they are: {listed}."
+    return listed and f"The runs use different games, so their raw rewards are not comparable: {listed}."
 
 
 def _networks(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     listed = _listed(runs, names, lambda run: str(run.summary.get("network") or run.settings.policy.network))
-    return listed and f"The runs have different networks: {listed}."
+    return listed and f"The runs use different networks: {listed}."
 
 
 def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
-    """Different budgets, unless they are the same core-hours."""
+    """Different budgets, unless they amount to the same core-hours."""
 
     def describe(run: RecordedRun) -> str:
         training = run.settings.training
@@ -100,7 +100,7 @@ def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     if min(core_seconds) > (1 - BUDGET_TOLERANCE) * max(core_seconds):
         return None
     listed = _listed(runs, names, describe)
-    return listed and f"The runs had different budgets, so their final rewards are not of equal effort: {listed}."
+    return listed and f"The runs had different budgets, so their final rewards are not comparable: {listed}."
 
 
 def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
@@ -116,7 +116,7 @@ def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | Non
 
 
 def _listed(runs: Sequence[RecordedRun], names: Sequence[str], describe: Callable[[RecordedRun], str]) -> str | None:
-    """`a and b: this; c: that`, if the runs differ."""
+    """`a, b: this; c: that`, or None if all runs have the same description."""
     groups: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         groups.setdefault(describe(run), []).append(name)

@@ -1,4 +1,4 @@
-"""The pictures of runs: comparison.png with four panels, and the learning curves of one run."""
+"""Figures: comparison.png with four panels, and the learning curves of one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTES, THOUSANDS = "wall-clock (minutes)", "environment steps (thousands)"
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:
-    """Episode reward, fps and policy loss over time, and timesteps against wall-clock. Runs of a method look alike."""
+    """Reward, fps, policy loss and environment steps over wall-clock time. Runs of one method share a line style."""
     figure, axes = four_panels()
     methods = list(comparison.methods)
     are_normalised = len({run.task for run in comparison.runs}) > 1 and None not in comparison.ranges
@@ -33,16 +33,16 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         method = comparison.method_of(k)
         is_first = comparison.methods[method][0] == k
         name = comparison.names[k] if len(methods) == len(comparison.runs) else method
-        look = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
+        line_style = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
         shown = _normalised(rewards, comparison.ranges[k]) if are_normalised else rewards
-        _draw(axes[0, 0], shown, shown.seconds / 60, look)
-        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, look)
-        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, look)
+        _draw(axes[0, 0], shown, shown.seconds / 60, line_style)
+        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, line_style)
+        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, line_style)
         minutes, steps = run.metrics["elapsed_seconds"] / 60, run.metrics["steps_global"] / 1000
-        axes[1, 1].plot(minutes, steps, **{**look, "marker": None})
+        axes[1, 1].plot(minutes, steps, **{**line_style, "marker": None})
     per_point = np.mean([curve.per_point for curve in comparison.curves])
     kind = "reward, normalised by each game's range" if are_normalised else "reward"
-    label(axes[0, 0], f"Episode reward (mean of about {per_point:.0f} episodes a point, band: 95 %)", MINUTES, kind)
+    label(axes[0, 0], f"Episode reward (about {per_point:.0f} episodes per point, 95 % band)", MINUTES, kind)
     label(axes[0, 1], "Training speed (FPS)", MINUTES, "environment steps per second")
     axes[0, 1].set_ylim(bottom=0)
     label(axes[1, 0], "Policy loss", MINUTES, "policy loss")
@@ -52,14 +52,14 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def draw_run(metrics: Metrics, title: str, path: Path, env: EnvSettings | None = None) -> None:
-    """Reward, fps, losses and entropy of one run, by its steps; OpenAI's PPO beside it, if `env` is theirs."""
+    """Reward, fps, losses and entropy of one run over steps; adds OpenAI's PPO if published for `env`."""
     figure, axes = four_panels(_legend_text(title))
     rewards = reward_curve(metrics)
     _draw(axes[0, 0], rewards, rewards.steps / 1000, {**style(0), "label": "this run, 95 % band"})
     if env is not None:
         _draw_reference(axes[0, 0], env, float(metrics["steps_global"][-1]))
     axes[0, 0].legend(frameon=False, fontsize="small")
-    label(axes[0, 0], f"Episode reward (mean of about {rewards.per_point:.0f} episodes a point)", THOUSANDS, "reward")
+    label(axes[0, 0], f"Episode reward (about {rewards.per_point:.0f} episodes per point)", THOUSANDS, "reward")
     _draw(axes[0, 1], fps := fps_curve(metrics), fps.steps / 1000, style(0))
     label(axes[0, 1], f"Speed ({_averaged(fps)})", THOUSANDS, "environment steps per second")
     axes[0, 1].set_ylim(bottom=0)
@@ -69,17 +69,17 @@ def draw_run(metrics: Metrics, title: str, path: Path, env: EnvSettings | None =
     axes[1, 0].legend(frameon=False, fontsize="small")
     label(axes[1, 0], f"Losses ({_averaged(loss)})", THOUSANDS, "loss")
     _draw(axes[1, 1], entropy := mean_curve(metrics, "entropy"), entropy.steps / 1000, style(0))
-    label(axes[1, 1], f"Entropy of the policy ({_averaged(entropy)})", THOUSANDS, "nats")
+    label(axes[1, 1], f"Policy entropy ({_averaged(entropy)})", THOUSANDS, "nats")
     axes[1, 1].set_ylim(bottom=0)
     save(figure, path)
 
 
-def _draw(axis: Axes, curve: Curve, positions: Any, look: dict[str, Any]) -> None:
+def _draw(axis: Axes, curve: Curve, positions: Any, line_style: dict[str, Any]) -> None:
     every = max(1, len(positions) // MARKERS_PER_CURVE)
     shown = ~np.isnan(curve.values)
-    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **look)
+    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **line_style)
     if not np.isnan(curve.low).all():
-        axis.fill_between(positions, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(positions, curve.low, curve.high, color=line_style["color"], alpha=0.15, linewidth=0)
 
 
 def _normalised(curve: Curve, scores: Range | None) -> Curve:
@@ -90,13 +90,13 @@ def _normalised(curve: Curve, scores: Range | None) -> Curve:
 
 
 def _legend_text(name: str) -> str:
-    """As it is written: a dollar would begin a formula, and a name that begins with _ has no place in a legend."""
+    """Escaped for matplotlib: $ would start a formula, and legends ignore labels that start with _."""
     text = name.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def _draw_reference(axis: Axes, env: EnvSettings, last_step: float) -> None:
-    """OpenAI's PPO, at its published points and between them, as far as the run goes."""
+    """OpenAI's PPO: its published points and the lines between them, up to the run's last step."""
     last_step = min(last_step, reference.STEPS[-1])
     steps = [step for step in reference.STEPS if step < last_step] + [last_step]
     scores = [score for step in steps if (score := reference.openai_ppo(env, step, "train")) is not None]
@@ -106,4 +106,4 @@ def _draw_reference(axis: Axes, env: EnvSettings, last_step: float) -> None:
 
 def _averaged(curve: Curve) -> str:
     updates = round(curve.per_point)
-    return "each update" if updates <= 1 else f"means of {updates} updates"
+    return "each update" if updates <= 1 else f"mean of {updates} updates"

@@ -1,19 +1,18 @@
-"""comparison.html: a comparison as one page that needs no network. Tables are made here, curves by assets/page.js."""
+"""comparison.html: a self-contained page. Tables are rendered here, curves by assets/page.js."""
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from rlcluster.reports import clips, reference, statistics
+from rlcluster.reports import clips
 from rlcluster.reports.comparison import Comparison, Scoring
 from rlcluster.reports.comparison_text import (
     AGGREGATE_TITLES,
@@ -24,25 +23,25 @@ from rlcluster.reports.comparison_text import (
     reached_text,
     speedup,
 )
-from rlcluster.reports.curves import PHASES, Curve, fps_curve, mean_curve, phase_seconds
+from rlcluster.reports.curves import PHASES, phase_seconds
+from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.runs.reader import RecordedRun
 
-CLIP_BYTES = 1_700_000  # of all clips together, before they grow by a third as text
+CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
 MAX_CLIP_BYTES = 250_000
-THRESHOLDS = 101  # points of a performance profile
 
 AXIS_TITLES = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
-MEANINGS = {
-    "fps": "environment steps per second, rollout and learning together, over the whole run (final: the last updates).",
-    "speed-up": "average fps by that of the first run.",
-    "reward": "mean over 100 training episodes: the first, the last and the best of the run.",
-    "training and unseen levels": "mean reward of the evaluation, with its 95 % interval and number of episodes; the "
-    "gap is their difference: what the agent knows by heart.",
-    "core-hours": "wall-clock times the cores that the run kept for itself.",
+DEFINITIONS = {
+    "fps": "environment steps per second of rollout and learning, over the whole run (final: the last updates).",
+    "speed-up": "average fps divided by that of the first run.",
+    "reward": "mean over 100 training episodes: the first, last and best of the run.",
+    "training and unseen levels": "mean evaluation reward, with its 95 % interval and number of episodes; the "
+    "generalisation gap is their difference: how much the agent has memorised.",
+    "core-hours": "wall-clock time multiplied by the cores reserved for the run.",
     "curves": "a point is the mean over all episodes that finished in its slice of the run; the band is the 95 % "
-    "interval of that mean. Neighbouring points share no episode, and there is no other smoothing.",
-    "phases": "the mean update: acting, learning, exchange between ranks, and the rest; for IMPALA with actors, who "
-    "act meanwhile, what the learner waits for them.",
+    "interval of that mean. Neighbouring points share no episodes, and there is no other smoothing.",
+    "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
+    "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
 }
 
@@ -55,13 +54,13 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
         _verdict(comparison),
         _warnings(comparison.warnings),
         ("Runs", _runs_table(comparison)),
-        ("Curves", _curves_frame(comparison)),
+        ("Curves", _curves_section(comparison)),
         ("Scores", _scores(comparison)),
         ("Where the time goes", _phases(comparison)),
-        ("The agents at play", _clips(comparison)),
+        ("Gameplay", _clips(comparison)),
         ("Settings that differ", _differences(comparison)),
         ("Machines", _machines(comparison)),
-        ("What the figures mean", _meanings()),
+        ("Definitions", _definitions()),
     ]
     body = "".join(
         part if isinstance(part, str) else f"<section><h2>{part[0]}</h2>{part[1]}</section>"
@@ -81,71 +80,6 @@ def page_text(comparison: Comparison, title: str, note: str = "") -> str:
     )
 
 
-def page_data(comparison: Comparison) -> dict[str, Any]:
-    """What the curves are drawn from."""
-    methods = list(comparison.methods)
-    tasks = sorted({run.task for run in comparison.runs})
-    published = [run for run in comparison.runs if reference.is_published_setting(run.settings.env)]
-    has_reference = bool(comparison.references)
-    return {
-        "methods": methods if len(methods) < len(comparison.runs) else _single_names(comparison),
-        "tasks": tasks,
-        "runs": [
-            {
-                "name": comparison.names[k],
-                "method": methods.index(comparison.method_of(k)),
-                "task": run.task,
-                "cores": run.cores,
-                "curves": {
-                    "reward": _curve_data(comparison.curves[k]),
-                    "fps": _curve_data(fps_curve(run.metrics)),
-                    "policy_loss": _curve_data(mean_curve(run.metrics, "policy_loss")),
-                },
-            }
-            for k, run in enumerate(comparison.runs)
-        ],
-        "reference": {
-            run.game: {"steps": reference.STEPS, "train": reference.GAMES[run.game].train}
-            for run in published
-            if has_reference and run.game in reference.GAMES
-        },
-        "profile": _profile_data(comparison.scoring, methods) if _has_profile(comparison.scoring) else None,
-    }
-
-
-def _single_names(comparison: Comparison) -> list[str]:
-    """Where each method has one run, the run's own name says more."""
-    return [comparison.names[positions[0]] for positions in comparison.methods.values()]
-
-
-def _curve_data(curve: Curve) -> dict[str, Any]:
-    data = {"steps": _numbers(curve.steps), "seconds": _numbers(curve.seconds), "values": _numbers(curve.values)}
-    if not np.isnan(curve.low).all():
-        data |= {"low": _numbers(curve.low), "high": _numbers(curve.high)}
-    return data
-
-
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    """Five digits are more than a screen shows."""
-    return [None if math.isnan(value) else float(f"{value:.5g}") for value in values]
-
-
-def _has_profile(scoring: Scoring | None) -> bool:
-    return scoring is not None and max(sum(map(len, one.values())) for one in scoring.scores.values()) > 1
-
-
-def _profile_data(scoring: Scoring | None, methods: Sequence[str]) -> dict[str, Any]:
-    assert scoring is not None
-    flat = [value for one in scoring.scores.values() for values in one.values() for value in values]
-    thresholds = np.linspace(min(0.0, *flat), max(0.0, *flat) or 1.0, THRESHOLDS)
-    rows = []
-    for method, scores in scoring.scores.items():
-        values, low, high = statistics.performance_profile(scores, thresholds)
-        shares = {"y": _numbers(values), "low": _numbers(low), "high": _numbers(high)}
-        rows.append({"method": methods.index(method), **shares})
-    return {"thresholds": _numbers(thresholds), "methods": rows}
-
-
 def _verdict(comparison: Comparison) -> str:
     text = comparison.scoring.verdict.text if comparison.scoring is not None else comparison.why_unscored
     return f'<p class="verdict">{escape(text)}</p>'
@@ -161,7 +95,7 @@ def _warnings(warnings: Sequence[str]) -> str:
 def _runs_table(comparison: Comparison) -> str:
     runs = comparison.runs
 
-    def of(name: str, form: str) -> Callable[[int], str]:
+    def summary_cell(name: str, form: str) -> Callable[[int], str]:
         return lambda k: number(runs[k].summary.get(name), form)
 
     def ratio(k: int) -> str:
@@ -180,19 +114,19 @@ def _runs_table(comparison: Comparison) -> str:
         ("seed", lambda k: str(runs[k].settings.env.seed)),
         ("cores", lambda k: str(runs[k].cores)),
         ("minutes", lambda k: f"{runs[k].summary['duration_seconds'] / 60:.1f}"),
-        ("timesteps", of("total_timesteps", ",")),
-        ("updates", of("total_updates", ",")),
-        ("average fps", of("average_fps", ",.0f")),
-        ("final fps", of("final_fps", ",.0f")),
+        ("timesteps", summary_cell("total_timesteps", ",")),
+        ("updates", summary_cell("total_updates", ",")),
+        ("average fps", summary_cell("average_fps", ",.0f")),
+        ("final fps", summary_cell("final_fps", ",.0f")),
         ("speed-up", ratio),
-        ("initial reward", of("initial_reward", ".2f")),
-        ("final reward", of("final_reward", ".2f")),
-        ("best reward", of("best_reward", ".2f")),
+        ("initial reward", summary_cell("initial_reward", ".2f")),
+        ("final reward", summary_cell("final_reward", ".2f")),
+        ("best reward", summary_cell("best_reward", ".2f")),
         ("training levels", lambda k: evaluated_text(runs[k], "train")),
         ("unseen levels", lambda k: evaluated_text(runs[k], "test")),
         ("generalisation gap", lambda k: _gap(runs[k])),
-        ("peak memory (GB)", of("peak_memory_gb", ".2f")),
-        ("timesteps/hour", of("timesteps_per_hour", ",.0f")),
+        ("peak memory (GB)", summary_cell("peak_memory_gb", ".2f")),
+        ("timesteps/hour", summary_cell("timesteps_per_hour", ",.0f")),
         ("efficiency gain", gain),
     ]
     rows = [[cell(k) for _, cell in columns] for k in range(len(runs))]
@@ -203,18 +137,18 @@ def _gap(run: RecordedRun) -> str:
     return number(run.evaluation and run.evaluation.gap, ".2f")
 
 
-def _curves_frame(comparison: Comparison) -> str:
+def _curves_section(comparison: Comparison) -> str:
     choices = "".join(
         f'<label><input type="radio" name="axis" value="{axis}"{" checked" if axis == "steps" else ""}> {title}</label>'
         for axis, title in AXIS_TITLES.items()
     )
     per_point = np.mean([curve.per_point for curve in comparison.curves])
     return (
-        f"<fieldset><legend>by</legend>{choices}</fieldset>"
-        '<div class="key" id="key" role="group" aria-label="methods; a click hides one"></div>'
+        f"<fieldset><legend>x-axis</legend>{choices}</fieldset>"
+        '<div class="key" id="key" role="group" aria-label="methods; click to hide one"></div>'
         '<div class="charts" id="charts"></div>'
-        f"<small>A point of a reward curve is the mean of about {per_point:.0f} episodes, its band the 95 % interval "
-        "of that mean; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png has them too."
+        f"<small>Each point of a reward curve is the mean of about {per_point:.0f} episodes, the band its 95 % "
+        "interval; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png shows them too."
         "</p></noscript>"
     )
 
@@ -235,15 +169,15 @@ def _scores(comparison: Comparison) -> str:
     ]
     if reached:
         parts.append("<h3>Time to a reward (mean over 100 training episodes)</h3>")
-        parts.append(_table(["run", "first at"], reached))
+        parts.append(_table(["run", "first reached"], reached))
     if comparison.references:
-        parts.append("<h3>Beside OpenAI's published PPO (easy levels, 200 for training, mean of 3 runs)</h3>")
+        parts.append("<h3>Compared with OpenAI's published PPO (easy, 200 training levels, mean of 3 runs)</h3>")
         parts += [f"<p>{escape(sentence)}</p>" for sentence in comparison.references]
     return "".join(parts)
 
 
 def _scoring_parts(scoring: Scoring) -> list[str]:
-    kind = "normalised by the range of each game" if scoring.is_normalised else "not normalised"
+    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     aggregates = list(next(iter(scoring.aggregates.values())))
     rows = []
     for method, values in scoring.aggregates.items():
@@ -256,10 +190,10 @@ def _scoring_parts(scoring: Scoring) -> list[str]:
         _table(headings, rows),
     ]
     if scoring.left_out:
-        parts.append(f"<p>Without a score, and left out: {escape(', '.join(scoring.left_out))}.</p>")
+        parts.append(f"<p>Excluded, without a score: {escape(', '.join(scoring.left_out))}.</p>")
     if len(scoring.scores) > 1 and scoring.improvement:
-        parts += ["<h3>Probability that a run of the row is above one of the column</h3>", _improvement(scoring)]
-    if _has_profile(scoring):
+        parts += ["<h3>Probability of improvement of the row over the column</h3>", _improvement(scoring)]
+    if has_profile(scoring):
         parts.append(
             '<figure id="profile"><h3>Performance profile: share of runs above a score (band: 95 %)</h3></figure>'
         )
@@ -289,7 +223,7 @@ def _phases(comparison: Comparison) -> str:
             if value > 0
         )
         rows.append(f'<span>{escape(name)}</span><div class="bar" title="{1000 * total:.1f} ms">{parts}</div>')
-    return f'<p class="faint">{legend}; shares of the mean update</p><div class="phases">{"".join(rows)}</div>'
+    return f'<p class="faint">{legend}; share of the mean update</p><div class="phases">{"".join(rows)}</div>'
 
 
 def _clips(comparison: Comparison) -> str:
@@ -300,7 +234,7 @@ def _clips(comparison: Comparison) -> str:
         content = clips.shrink(clip, min(MAX_CLIP_BYTES, CLIP_BYTES // len(found)))
         if content is None:
             figures.append(
-                f"<figure><figcaption>{escape(name)}: {escape(clip.name)} could not be shown</figcaption></figure>"
+                f"<figure><figcaption>{escape(name)}: {escape(clip.name)} cannot be shown</figcaption></figure>"
             )
             continue
         source = base64.b64encode(content).decode()
@@ -326,14 +260,14 @@ def _machines(comparison: Comparison) -> str:
     names = dict.fromkeys(key for one in versions for key in one)
     rows += [[name, *(str(one.get(name, MISSING)) for one in versions)] for name in names]
     loads = [run.summary.get("background_load") for run in comparison.runs]
-    rows.append(["other work on its cores", *(number(load, ".0%") for load in loads)])
+    rows.append(["background load (share of cores)", *(number(load, ".0%") for load in loads)])
     if all(len(set(row[1:])) == 1 for row in rows) and len(machines) > 1:
         return _table(["", "all runs"], [row[:2] for row in rows])
     return _table(["", *comparison.names], rows, marked=[len(set(row[1:])) > 1 for row in rows])
 
 
-def _meanings() -> str:
-    return "".join(f"<p><strong>{escape(term)}</strong>: {escape(text)}</p>" for term, text in MEANINGS.items())
+def _definitions() -> str:
+    return "".join(f"<p><strong>{escape(term)}</strong>: {escape(text)}</p>" for term, text in DEFINITIONS.items())
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
@@ -350,5 +284,5 @@ def _asset(name: str) -> str:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element that holds it."""
+    """JSON that cannot close its own script element."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

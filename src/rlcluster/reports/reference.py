@@ -1,8 +1,8 @@
-"""Published facts of Procgen: the range of each game's scores, and OpenAI's PPO to compare with.
+"""Published Procgen data: each game's score range, and the scores of OpenAI's PPO as a reference.
 
-Ranges: the constants of train-procgen's code. (The paper, arXiv 1912.01588, prints 3 for the lowest score of jumper and
-leaper on easy levels, where the code has 1 and 1.5: `--score-range` overrides.) Scores: train-procgen's published
-learning curves of PPO, easy levels, 200 for training, mean of 3 runs.
+Ranges: the constants in train-procgen's code. (For jumper and leaper on easy levels, the paper, arXiv 1912.01588, gives
+a lowest score of 3 where the code has 1 and 1.5; `--score-range` overrides them.) Scores: train-procgen's published PPO
+learning curves, easy levels, 200 training levels, mean of 3 runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from rlcluster.settings.games import game_name, procgen_game
 from rlcluster.settings.schema import EnvSettings
 
-STEPS = (0.5e6, 1e6, 2e6, 5e6, 10e6, 25e6)  # of the published scores
-BEYOND = 1.01  # a run ends with the update that crosses its budget: it may be a little longer than the last point
+STEPS = (0.5e6, 1e6, 2e6, 5e6, 10e6, 25e6)  # at which scores are published
+OVERSHOOT = 1.01  # a run ends with the update that crosses its budget, so it may overshoot the last point slightly
 
 
 class Range(NamedTuple):
-    """Scores that count as 0 and as 1."""
+    """The raw scores that normalise to 0 and 1."""
 
     low: float
     high: float
 
 
 class GameFacts(NamedTuple):
-    """One game: its ranges, and OpenAI's PPO at STEPS on training and on unseen levels."""
+    """One game: its score ranges, and the scores of OpenAI's PPO at STEPS on training and unseen levels."""
 
     easy: Range
     hard: Range
@@ -136,7 +136,7 @@ GAMES = {
 
 
 def score_range(env: EnvSettings) -> Range | None:
-    """The range of an environment's scores; None where none is published."""
+    """The published score range of an environment, or None."""
     game = procgen_game(env.name)
     if game is None or env.distribution_mode not in ("easy", "hard"):
         return None
@@ -144,23 +144,23 @@ def score_range(env: EnvSettings) -> Range | None:
 
 
 def ranges(given: Iterable[tuple[str, tuple[float, float]]]) -> dict[str, Range]:
-    """Ranges of the user's own, by game, however the game is written."""
+    """User-defined ranges by canonical game name."""
     return {game_name(name): Range(*ends) for name, ends in given}
 
 
 def openai_ppo(env: EnvSettings, steps: float, levels: str) -> float | None:
-    """OpenAI's score on "train" or "test" levels after so many steps: straight lines between the published points, and
-    nothing beyond them. None where the environment is not the one of their runs.
+    """The score of OpenAI's PPO on "train" or "test" levels after `steps`, linearly interpolated; None outside the
+    published points or for other environment settings.
     """
     game = procgen_game(env.name)
-    is_within = STEPS[0] <= steps <= BEYOND * STEPS[-1]
+    is_within = STEPS[0] <= steps <= OVERSHOOT * STEPS[-1]
     if game is None or not is_published_setting(env) or not is_within:
         return None
     return float(np.interp(steps, STEPS, GAMES[game].train if levels == "train" else GAMES[game].test))
 
 
 def is_published_setting(env: EnvSettings) -> bool:
-    """Easy levels, 200 for training, the game as it looks by default."""
+    """Easy levels, 200 training levels, default visuals."""
     default = EnvSettings(name=env.name)
     free = {"name", "num_envs", "seed"}
     return env.model_dump(exclude=free) == default.model_dump(exclude=free) and env.distribution_mode == "easy"

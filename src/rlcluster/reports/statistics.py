@@ -1,4 +1,4 @@
-"""Statistics of a benchmark, pure: aggregates over runs and games, their bootstrap intervals, and who is better.
+"""Benchmark statistics, as pure functions: aggregates over runs and games, bootstrap intervals, and the best method.
 
 `Scores` holds, for each game g, the scores [n_g] of independent runs (seeds) of one method, normalised by the game's
 range. After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021):
@@ -7,9 +7,9 @@ range. After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Sta
     mean, median                over games, of each game's mean over runs
     optimality gap              1 - mean(min(x, 1)) over all scores
     performance profile         F(tau) = share of all scores above tau
-    probability of improvement  P(X > Y) = mean over games of U_g / (n_g m_g), ties counted by half (Mann and Whitney)
+    probability of improvement  P(X > Y) = mean over games of U_g / (n_g m_g), ties count half (Mann and Whitney)
 
-Intervals are percentiles of a stratified bootstrap: runs are drawn again within each game. Every aggregate works on the
+Intervals are percentiles of a stratified bootstrap: runs are resampled within each game. Every aggregate works on the
 last axis, so the same function serves the scores [n] and their resamples [R, n].
 """
 
@@ -34,7 +34,7 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MAX_DRAWS = 4_000_000  # scores drawn at a time: 64 MB with their indices
 TRIMMED = 0.25  # of each end, for the IQM
-MAX_DEALS = 20_000  # of the runs of one game; beyond it they are sampled
+MAX_PERMUTATIONS = 20_000  # per game: beyond this number, they are sampled
 
 
 class Interval(NamedTuple):
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 
 def normalise(score: Value, low: float, high: float) -> Value:
-    """0 at the low end of a game's range, 1 at the high end; beyond them where the score is."""
+    """0 at the low end of a game's range, 1 at the high end; not clipped."""
     return (score - low) / (high - low)
 
 
@@ -73,7 +73,7 @@ AGGREGATES: dict[str, Aggregate] = {"iqm": iqm, "mean": mean, "median": median, 
 
 
 def estimate(scores: Scores, aggregate: Aggregate, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The aggregate of these scores with its interval; the same seed gives the same interval."""
+    """The aggregate of the scores with its bootstrap interval, which is deterministic for a given seed."""
     values, generator = list(scores.values()), np.random.default_rng(seed)
     block = max(1, MAX_DRAWS // sum(map(len, values)))
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
@@ -89,7 +89,7 @@ def resample(scores: Scores, generator: np.random.Generator, resamples: int) -> 
 def performance_profile(
     scores: Scores, thresholds: Array, seed: int = 0, resamples: int = 2_000
 ) -> tuple[Array, Array, Array]:
-    """Share of the scores above each threshold [K], and the ends of its interval [K]."""
+    """Share of the scores above each threshold [K], and the bounds of its interval [K]."""
     flat = np.concatenate(list(scores.values()))
     drawn = np.concatenate(resample(scores, np.random.default_rng(seed), resamples), -1)
     shares = np.array([(drawn > threshold).mean(-1) for threshold in thresholds])  # [K, R]
@@ -98,7 +98,7 @@ def performance_profile(
 
 
 def probability_of_improvement(better: Scores, other: Scores, seed: int = 0, resamples: int = 2_000) -> Interval:
-    """P(a run of `better` scores above a run of `other`), over the games that both have."""
+    """P(a run of `better` outscores a run of `other`), over the games both have."""
     games = [game for game in better if game in other]
     generator = np.random.default_rng(seed)
     first = resample({game: better[game] for game in games}, generator, resamples)
@@ -109,14 +109,14 @@ def probability_of_improvement(better: Scores, other: Scores, seed: int = 0, res
 
 
 def permutation_p_value(first: Scores, second: Scores, seed: int = 0) -> float:
-    """How often runs of equal methods, dealt to the two at random within each game, differ at least as much as these:
-    two-sided, in the probability of improvement. Exact, but for games with very many runs, which are sampled.
+    """Two-sided p-value of a permutation test within games; the statistic is the probability of improvement. Exact,
+    except for games with so many runs that the permutations are sampled.
     """
     games = [game for game in first if game in second]
     generator = np.random.default_rng(seed)
     distribution = {0.0: 1.0}  # of the sum over games
     for game in games:
-        distribution = _convolved(distribution, _dealt(first[game], second[game], generator))
+        distribution = _convolved(distribution, _permutation_distribution(first[game], second[game], generator))
     observed = sum(float(_superiority(first[game], second[game])) for game in games)
     centre = len(games) / 2
     distance = abs(observed - centre) - 1e-9
@@ -124,51 +124,50 @@ def permutation_p_value(first: Scores, second: Scores, seed: int = 0) -> float:
 
 
 class Verdict(NamedTuple):
-    """Who is best. `winner` only where the runs support it against each of the others."""
+    """The best method. `winner` is None unless it is significantly better than every other method."""
 
     winner: str | None
     text: str
 
 
 def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
-    """Compares the method with the highest IQM with each of the others: the interval of its probability of improvement
-    must lie above 0.5, and the difference must not be one that chance shows in more than 5 % of cases.
+    """Compares the method with the highest IQM with every other: the interval of its probability of improvement must
+    lie above 0.5, and the permutation test's p-value must be at most 5 %.
     """
     if len(methods) < 2:
-        return Verdict(None, "One method only: there is nothing to compare it with.")
+        return Verdict(None, "Only one method: nothing to compare.")
     ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
-    best, chances = ranked[0], {}
+    best, improvements = ranked[0], {}
     for name in ranked[1:]:
-        chances[name] = chance = probability_of_improvement(methods[best], methods[name], seed)
+        improvements[name] = improvement = probability_of_improvement(methods[best], methods[name], seed)
         p_value = permutation_p_value(methods[best], methods[name], seed)
-        if p_value > 1 - CONFIDENCE or chance.low <= 0.5:
-            return Verdict(None, _undecided_text(best, name, _text(chance), p_value, has_spread(methods[best])))
-    closest = min(chances, key=lambda name: chances[name].low)
+        if p_value > 1 - CONFIDENCE or improvement.low <= 0.5:
+            shown = improvement if has_spread(methods[best]) else None
+            return Verdict(None, _undecided_text(best, name, shown, p_value))
+    closest = min(improvements, key=lambda name: improvements[name].low)
     return Verdict(
         best,
-        f"{best} is best: a run of it is above one of {closest}, the closest, with probability "
-        f"{_text(chances[closest])}.",
+        f"{best} is best: one of its runs beats one of {closest}, the closest, with probability "
+        f"{_text(improvements[closest])}.",
     )
 
 
-def _undecided_text(best: str, other: str, chance: str, p_value: float, is_chance_told: bool) -> str:
-    told = (
-        f"a run of it is above one of {other} with probability {chance}, but" if is_chance_told else f"beside {other}"
-    )
+def _undecided_text(best: str, other: str, improvement: Interval | None, p_value: float) -> str:
+    lead = f"one of its runs beats one of {other} with probability {_text(improvement)}, but " if improvement else ""
     return (
-        f"Not enough runs to tell: {best} has the highest IQM; {told} methods that are equal differ that much in "
-        f"{p_value:.0%} of cases (the limit here is 5 %)."
+        f"Not enough runs to tell: {best} has the highest IQM; {lead}equal methods would differ at least as much as "
+        f"{best} and {other} in {p_value:.0%} of cases (limit: 5 %)."
     )
 
 
 def has_spread(scores: Scores) -> bool:
-    """One run of a game says nothing of the spread between runs: then there is no interval to show."""
+    """False if a game has only one run: the spread between runs is unknown, so no interval is shown."""
     return min(map(len, scores.values())) > 1
 
 
 def mean_until(positions: Array, values: Array, horizon: float) -> float | None:
-    """The mean height of a curve from 0 to `horizon`: its efficiency in whatever `positions` are (steps, seconds,
-    core-hours). Straight lines between the points, level before the first; None where the curve ends before it.
+    """The mean of a curve from 0 to `horizon`: its efficiency along `positions` (steps, seconds or core-hours). Linear
+    between the points, constant before the first; None if the curve ends before `horizon`.
     """
     known = ~np.isnan(values)
     positions, values = positions[known], values[known]
@@ -181,8 +180,8 @@ def mean_until(positions: Array, values: Array, horizon: float) -> float | None:
 
 
 def first_reach(positions: Array, values: Array, threshold: float) -> float | None:
-    """The first position at which a curve is at `threshold` or above; None if it never is."""
-    reached = np.flatnonzero(values >= threshold)  # NaN is never
+    """The first position at which a curve reaches `threshold`; None if it never does."""
+    reached = np.flatnonzero(values >= threshold)  # false for NaN
     return float(positions[reached[0]]) if len(reached) else None
 
 
@@ -191,24 +190,24 @@ def _game_means(scores: Sequence[Array]) -> Array:
 
 
 def _superiority(first: Array, second: Array) -> Array:
-    """U / (n m) of [..., n] and [..., m]: the share of pairs in which the first is higher, ties by half."""
+    """U / (n m) of [..., n] and [..., m]: the share of pairs in which the first is higher, ties count half."""
     difference = first[..., :, None] - second[..., None, :]
     return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))  # type: ignore[no-any-return]
 
 
-def _dealt(first: Array, second: Array, generator: np.random.Generator) -> dict[float, float]:
-    """The distribution of U / (n m) when the runs of both are dealt anew: value -> share."""
+def _permutation_distribution(first: Array, second: Array, generator: np.random.Generator) -> dict[float, float]:
+    """The permutation distribution of U / (n m) in one game: value -> probability."""
     runs, size = np.concatenate([first, second]), len(first)
-    if math.comb(len(runs), size) <= MAX_DEALS:
-        deals = np.array(list(itertools.combinations(range(len(runs)), size)))
+    if math.comb(len(runs), size) <= MAX_PERMUTATIONS:
+        splits = np.array(list(itertools.combinations(range(len(runs)), size)))
     else:
-        deals = generator.permuted(np.tile(np.arange(len(runs)), (MAX_DEALS, 1)), axis=1)[:, :size]
-    is_first = np.zeros((len(deals), len(runs)), bool)
-    is_first[np.arange(len(deals))[:, None], deals] = True
-    dealt = np.broadcast_to(runs, is_first.shape)
-    values = _superiority(dealt[is_first].reshape(len(deals), -1), dealt[~is_first].reshape(len(deals), -1))
+        splits = generator.permuted(np.tile(np.arange(len(runs)), (MAX_PERMUTATIONS, 1)), axis=1)[:, :size]
+    is_first = np.zeros((len(splits), len(runs)), bool)
+    is_first[np.arange(len(splits))[:, None], splits] = True
+    repeated = np.broadcast_to(runs, is_first.shape)
+    values = _superiority(repeated[is_first].reshape(len(splits), -1), repeated[~is_first].reshape(len(splits), -1))
     found, counts = np.unique(np.round(values, 12), return_counts=True)
-    return dict(zip(found.tolist(), (counts / len(deals)).tolist(), strict=True))
+    return dict(zip(found.tolist(), (counts / len(splits)).tolist(), strict=True))
 
 
 def _convolved(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:

@@ -1,4 +1,4 @@
-// Draws the curves of a report from the data in the page. No library, no network.
+// Draws a report's curves from the data embedded in the page. No library, no network.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -8,7 +8,7 @@ const AXES = {
   core_hours: { title: "core-hours", of: (run, curve) => curve.seconds.map((s) => (s * run.cores) / 3600) },
 };
 const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
-const PUBLISHED = { name: "OpenAI's PPO", method: -1, look: { color: "var(--faint)", dash: "2 3" } };
+const PUBLISHED = { name: "OpenAI's PPO", method: -1, style: { color: "var(--faint)", dash: "2 3" } };
 const WIDTH = 560, HEIGHT = 300, LEFT = 56, RIGHT = 10, TOP = 10, BOTTOM = 40;
 
 let axis = "steps";
@@ -22,7 +22,7 @@ function element(name, attributes = {}, text = null) {
   return node;
 }
 
-function look(method) {
+function lineStyle(method) {
   return { color: `var(--c${method % 7})`, dash: DASHES[((method % 7) + Math.floor(method / 7)) % DASHES.length] };
 }
 
@@ -33,7 +33,7 @@ function short(value) {
   return String(+value.toPrecision(3));
 }
 
-// Round numbers that cover the range: 1, 2 or 5 times a power of ten apart.
+// Round numbers that cover the range, spaced by 1, 2 or 5 times a power of ten.
 function ticks(low, high, wanted) {
   const rough = (high - low || Math.abs(high) || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -53,7 +53,7 @@ function extent(lists) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-// One chart. A series has a name, a method (its look), x and y, and perhaps low and high (its band).
+// One chart. A series has a name, a method (which sets its style), x and y, and optionally low and high (its band).
 function drawChart(figure, spec) {
   for (const old of figure.querySelectorAll("svg, .tip, p")) old.remove();
   const shown = spec.series.filter((series) => !hidden.has(series.method));
@@ -66,27 +66,27 @@ function drawChart(figure, spec) {
   const px = (x) => LEFT + ((x - xMin) / (xMax - xMin || 1)) * (WIDTH - LEFT - RIGHT);
   const py = (y) => HEIGHT - BOTTOM - ((y - yMin) / (yMax - yMin || 1)) * (HEIGHT - TOP - BOTTOM);
 
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${spec.title} by ${spec.below}` });
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${spec.title} over ${spec.xLabel}` });
   for (const value of yTicks) {
     svg.append(element("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: py(value), y2: py(value) }));
     svg.append(element("text", { x: LEFT - 6, y: py(value) + 4, "text-anchor": "end" }, short(value)));
   }
   for (const value of xTicks) svg.append(element("text", { x: px(value), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, short(value)));
-  svg.append(element("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, spec.below));
+  svg.append(element("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, spec.xLabel));
   for (const series of shown) drawSeries(svg, series, px, py);
   figure.append(svg);
-  if (!shown.some((series) => series.y.some((value) => value !== null))) figure.append(element("p", { class: "faint" }, "Nothing to show."));
+  if (!shown.some((series) => series.y.some((value) => value !== null))) figure.append(element("p", { class: "faint" }, "No data."));
   addCursor(figure, svg, spec, shown, px, xMin, xMax);
 }
 
 function drawSeries(svg, series, px, py) {
-  const { color, dash } = series.look ?? look(series.method);
+  const { color, dash } = series.style ?? lineStyle(series.method);
   const points = series.x.map((x, k) => [x, series.y[k], series.low?.[k], series.high?.[k]]).filter((point) => point[1] !== null);
   const banded = points.filter((point) => point[2] != null && point[3] != null);
   if (banded.length > 1) {
-    const there = banded.map(([x, , , high]) => `${px(x).toFixed(1)},${py(high).toFixed(1)}`);
-    const back = banded.map(([x, , low]) => `${px(x).toFixed(1)},${py(low).toFixed(1)}`).reverse();
-    svg.append(element("path", { class: "band", d: `M${there.concat(back).join("L")}Z`, style: `fill:${color}` }));
+    const upper = banded.map(([x, , , high]) => `${px(x).toFixed(1)},${py(high).toFixed(1)}`);
+    const lower = banded.map(([x, , low]) => `${px(x).toFixed(1)},${py(low).toFixed(1)}`).reverse();
+    svg.append(element("path", { class: "band", d: `M${upper.concat(lower).join("L")}Z`, style: `fill:${color}` }));
   }
   const d = points.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join("L");
   if (points.length > 1) svg.append(element("path", { class: "line", d: `M${d}`, style: `stroke:${color}`, "stroke-dasharray": dash }));
@@ -106,7 +106,7 @@ function addCursor(figure, svg, spec, shown, px, xMin, xMax) {
     line.setAttribute("x1", px(x));
     line.setAttribute("x2", px(x));
     line.setAttribute("visibility", "visible");
-    tip.replaceChildren(element("div", { class: "faint" }, `${short(x)} ${spec.below}`));
+    tip.replaceChildren(element("div", { class: "faint" }, `${short(x)} ${spec.xLabel}`));
     for (const series of shown) {
       const value = at(series, x);
       if (value !== null) tip.append(element("div", {}, `${series.name}: ${short(value)}`));
@@ -119,7 +119,7 @@ function addCursor(figure, svg, spec, shown, px, xMin, xMax) {
   svg.addEventListener("pointerleave", () => { line.setAttribute("visibility", "hidden"); tip.hidden = true; });
 }
 
-// The value of the last point at or before x; none beyond the end of the series.
+// The value of the last point at or before x; null beyond the end of the series.
 function at(series, x) {
   let found = null;
   for (let k = 0; k < series.x.length && series.x[k] <= x; k++) if (series.y[k] !== null) found = series.y[k];
@@ -133,7 +133,7 @@ function runSeries(runs, curveName) {
   });
 }
 
-// The points until `last`, and the one there, on the straight line to the next.
+// The points up to `last`, with a linearly interpolated point at `last` itself.
 function until(xs, ys, last) {
   const inside = xs.filter((x) => x <= last).length;
   const x = xs.slice(0, inside), y = ys.slice(0, inside);
@@ -157,12 +157,12 @@ function rewardSeries(task) {
 }
 
 function specifications() {
-  const below = AXES[axis].title, list = [];
-  for (const task of data.tasks) list.push({ title: `Episode reward: ${task}`, below, series: rewardSeries(task) });
-  list.push({ title: "Training speed (environment steps per second)", below, fromZero: true, series: runSeries(data.runs, "fps") });
-  list.push({ title: "Policy loss", below, series: runSeries(data.runs, "policy_loss") });
+  const xLabel = AXES[axis].title, list = [];
+  for (const task of data.tasks) list.push({ title: `Episode reward: ${task}`, xLabel, series: rewardSeries(task) });
+  list.push({ title: "Training speed (environment steps per second)", xLabel, fromZero: true, series: runSeries(data.runs, "fps") });
+  list.push({ title: "Policy loss", xLabel, series: runSeries(data.runs, "policy_loss") });
   list.push({
-    title: "Training progress (environment steps)", below: AXES.seconds.title, fromZero: true,
+    title: "Training progress (environment steps)", xLabel: AXES.seconds.title, fromZero: true,
     series: data.runs.map((run) => ({
       name: run.name, method: run.method, x: [0, ...AXES.seconds.of(run, run.curves.fps)], y: [0, ...run.curves.fps.steps],
     })),
@@ -183,7 +183,7 @@ function drawAll() {
   });
   const profile = document.getElementById("profile");
   if (profile) drawChart(profile, {
-    title: "Performance profile", below: "score", fromZero: true,
+    title: "Performance profile", xLabel: "score", fromZero: true,
     xMin: data.profile.thresholds[0],
     series: data.profile.methods.map((one) => ({ name: data.methods[one.method], x: data.profile.thresholds, ...one })),
   });
@@ -199,7 +199,7 @@ function addKey() {
   const key = document.getElementById("key");
   data.methods.forEach((name, method) => {
     const button = element("button", { type: "button", "aria-pressed": "true" });
-    button.append(lineSample(look(method)), element("span", {}, name));
+    button.append(lineSample(lineStyle(method)), element("span", {}, name));
     button.addEventListener("click", () => {
       hidden.has(method) ? hidden.delete(method) : hidden.add(method);
       button.setAttribute("aria-pressed", String(!hidden.has(method)));
@@ -209,7 +209,7 @@ function addKey() {
   });
   if (Object.keys(data.reference).length) {
     const entry = element("span");
-    entry.append(lineSample(PUBLISHED.look), element("span", {}, ` ${PUBLISHED.name} (by steps, training levels)`));
+    entry.append(lineSample(PUBLISHED.style), element("span", {}, ` ${PUBLISHED.name} (over steps, training levels)`));
     key.append(entry);
   }
 }

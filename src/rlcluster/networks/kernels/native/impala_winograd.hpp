@@ -2,7 +2,7 @@
 // With * a product of channels for each of 36 positions, and the points 0, 1, -1, 2, -2 and infinity:
 //
 //   forward           Y  = A^T [ (G w G^T) * (B^T x B) ] A
-//   input gradient    dx = A^T [ (G w' G^T) * (B^T dY B) ] A,      w' the rotated kernel, its channels exchanged
+//   input gradient    dx = A^T [ (G w' G^T) * (B^T dY B) ] A,      w' the rotated kernel, its channels swapped
 //   weight gradient   dw' = G^T [ sum over tiles (A x A^T) * (B^T dY B) ] G
 //
 // So the two gradients share the transform of dY. Vectors run over channels.
