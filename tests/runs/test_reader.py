@@ -82,7 +82,7 @@ def test_a_broken_last_line_of_a_killed_run_is_passed_over_and_told(run):
         file.write('{"update": 21, "steps_glob')
     recorded = read_run(run)
     assert len(recorded.metrics) == 20
-    assert recorded.warnings == ["not readable, and passed over: 1 line of its metrics"]
+    assert recorded.warnings == ["not readable, and skipped: 1 line of its metrics"]
 
 
 def test_rewards_that_are_no_numbers_count_for_nothing_and_are_told(tmp_path):
@@ -134,8 +134,8 @@ def test_a_half_written_file_is_passed_over_and_told(run):
     assert recorded.machine == {}
     assert recorded.summary["total_updates"] == 20
     assert recorded.warnings == [
-        "its machine.json is not readable and was passed over",
-        "its benchmark_metrics.json is not readable and was passed over",
+        "its machine.json is not readable and was skipped",
+        "its benchmark_metrics.json is not readable and was skipped",
     ]
 
 
@@ -147,7 +147,7 @@ def test_the_evaluation_of_the_furthest_checkpoint_counts(run):
     assert recorded.evaluation is not None
     assert recorded.evaluation.results["test"]["reward_mean"] == 7.0
     assert recorded.evaluation.gap == pytest.approx(1.5)
-    assert recorded.warnings == ["its evaluation_c.json is no evaluation and was passed over"]
+    assert recorded.warnings == ["its evaluation_c.json is no evaluation and was skipped"]
 
 
 def test_a_log_of_the_other_format_has_its_time_from_its_updates(tmp_path):
@@ -188,7 +188,7 @@ def test_the_cores_of_a_run_are_those_of_its_plan(tmp_path):
     assert run.cores == 6
     assert (run.summary["world_size"], run.summary["num_workers"], run.summary["num_threads"]) == (3, 3, 2)
     (path / "plan.json").write_text('{"ranks": []}')
-    assert "its plan.json is not readable and was passed over" in read_run(path).warnings
+    assert "its plan.json is not readable and was skipped" in read_run(path).warnings
 
 
 def test_the_latest_run_comes_first(tmp_path):

@@ -559,7 +559,7 @@ def test_a_run_that_cannot_be_read_is_not_the_latest_and_is_named(settings_for, 
         file.write_text(file.read_text() if name == "old" else "env: {flavour: 3}")
         os.utime(file, (begun, begun))
     assert latest_run(tmp_path) == tmp_path / "old"
-    assert f"passed over: {tmp_path / 'new'}: is not a run of this version" in capsys.readouterr().err
+    assert f"skipped: {tmp_path / 'new'}: is not a run of this version" in capsys.readouterr().err
 
 
 def test_without_a_run_there_is_no_latest(tmp_path):

@@ -83,14 +83,14 @@ def find_checkpoint(path: Path) -> Path:
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
     """The run directory below `folder` that was begun or resumed last and has a checkpoint. What cannot be read is
-    passed over with a warning.
+    skipped with a warning.
     """
     for run in runs_below(folder):
         try:
             if has_checkpoint(run):
                 return run
         except UserError as error:
-            warn(f"passed over: {error}")
+            warn(f"skipped: {error}")
     raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
 
 

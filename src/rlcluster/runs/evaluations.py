@@ -66,7 +66,7 @@ def read_evaluation(path: Path, env_name: str, warnings: list[str]) -> Evaluatio
         if data is None or game_name(str(data.get("env", env_name))) != game_name(env_name):
             continue
         if not is_evaluation(data):
-            warnings.append(f"its {file.name} is no evaluation and was passed over")
+            warnings.append(f"its {file.name} is no evaluation and was skipped")
             continue
         key = int(data["steps_global"]), bool(data["deterministic"])
         before = found[key].results if key in found else {}

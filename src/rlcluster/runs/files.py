@@ -94,5 +94,5 @@ def read_json(path: Path, warnings: list[str]) -> dict[str, Any] | None:
         data = None
     if isinstance(data, dict):
         return data
-    warnings.append(f"its {path.name} is not readable and was passed over")
+    warnings.append(f"its {path.name} is not readable and was skipped")
     return None

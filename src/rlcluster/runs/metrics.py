@@ -102,7 +102,7 @@ def copy_metrics(run: Path, settings: Settings, file: Path) -> list[dict[str, An
 def metrics_warnings(metrics: Metrics) -> list[str]:
     warnings = []
     if metrics.num_broken:
-        warnings.append(f"not readable, and passed over: {counted(metrics.num_broken, 'line')} of its metrics")
+        warnings.append(f"not readable, and skipped: {counted(metrics.num_broken, 'line')} of its metrics")
     if np.isnan(metrics["episode_reward_mean"][metrics["episode_count"] > 0]).any():
         warnings.append("some of its rewards are not numbers; those updates count for nothing in the curves")
     sizes = np.unique(metrics["world_size"][~np.isnan(metrics["world_size"])])

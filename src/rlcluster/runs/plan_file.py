@@ -22,5 +22,5 @@ def read_plan(path: Path, warnings: list[str]) -> Plan | None:
     try:
         return Plan.from_dict(data)
     except (KeyError, TypeError, ValueError):
-        warnings.append(f"its {PLAN_FILE} is not readable and was passed over")
+        warnings.append(f"its {PLAN_FILE} is not readable and was skipped")
         return None
