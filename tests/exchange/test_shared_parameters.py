@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rlcluster.exchange.shared_parameters import SharedParameters, parameters_file
+from rlcluster.exchange.shared_parameters import HogwildParameters, SharedParameters, hogwild_file, parameters_file
+from rlcluster.system.errors import UserError
 
 SIZE = 200_000
 VERSIONS = 400
@@ -96,3 +98,26 @@ def test_the_version_before_the_newest_can_still_be_taken_and_no_older_one(path:
     assert shared.take(own, 6) == shared.take(own) == 6
     with pytest.raises(ValueError, match="version 4 is gone: 6 has been begun"):
         shared.take(own, 4)
+
+
+@pytest.mark.parametrize("processor", ["aarch64", "arm64", "riscv64", "ppc64le"])
+def test_a_processor_that_may_reorder_stores_is_refused(
+    processor: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    with pytest.raises(UserError, match=rf"store order of x86-64.* {processor}; use --mode sequential$"):
+        SharedParameters(path, SIZE)
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "AMD64"])
+def test_x86_64_is_accepted_under_both_of_its_names(
+    processor: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    assert SharedParameters(path, SIZE).version == 0
+
+
+def test_hogwild_parameters_need_no_store_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with hogwild_file(SIZE, 2) as file:
+        assert HogwildParameters(file.path, SIZE, 2).steps.tolist() == [0, 0]

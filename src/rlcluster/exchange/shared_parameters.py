@@ -9,11 +9,13 @@ with half of one version and half of another. This relies on processors that sho
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rlcluster.system.errors import UserError
 from rlcluster.system.shared_memory import SharedFile, map_file, whole_lines
 
 HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
@@ -29,6 +31,7 @@ class SharedParameters:
     """One process's view of them."""
 
     def __init__(self, path: Path, size: int) -> None:
+        _require_store_order()
         memory = map_file(path, _num_bytes(size))
         header = memory[:HEADER_BYTES].view(torch.int64)
         self._begun, self._announced = header[:1], header[1:2]
@@ -56,6 +59,16 @@ class SharedParameters:
                 return taken
             if version is not None:
                 raise ValueError(f"version {version} is gone: {int(self._begun)} has been begun")
+
+
+def _require_store_order() -> None:
+    """Raises a UserError where a reader could see a version's number before its values."""
+    processor = platform.machine()
+    if processor.lower() not in ("x86_64", "amd64"):
+        raise UserError(
+            "IMPALA's actors read the learner's parameters without a lock, which relies on the store order of x86-64; "
+            f"this processor is {processor}; use --mode sequential"
+        )
 
 
 class HogwildParameters:
