@@ -20,7 +20,7 @@ import pytest
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
-from rlcluster.system.launcher import LOOPBACK, Place
+from rlcluster.system.launcher import LOOPBACK, Placement
 from rlcluster.system.processes import run_ranks
 from rlcluster.system.signals import StopRequest
 
@@ -77,7 +77,7 @@ def _on_rank(
     rank: int, stop: StopRequest, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any
 ) -> Any:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    return target(join_group(Place(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
+    return target(join_group(Placement(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
 
 
 def start(

@@ -66,8 +66,8 @@ def _train(options: argparse.Namespace) -> int:
         say(training_summary(result.summary, str(result.run)))
         if result.signal_number is not None:
             say(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
-    place = launched()
-    if result.signal_number is None or (place is not None and place.max_restarts > 0):
+    placement = launched()
+    if result.signal_number is None or (placement is not None and placement.max_restarts > 0):
         return 0  # a launcher would take another code for a failure and start the ranks again
     return 128 + result.signal_number
 

@@ -23,7 +23,7 @@ from torch import Tensor, distributed
 from rlcluster.system.clock import PhaseTimer
 from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError
-from rlcluster.system.launcher import Place
+from rlcluster.system.launcher import Placement
 
 DIAGNOSIS_SECONDS = 3.0  # survivors of a lost rank find out in this time who is missing
 LEAST_JOIN_SECONDS = 60.0
@@ -37,7 +37,7 @@ class LostRankError(RankError):
 class Ranks:
     """One rank: this process alone."""
 
-    place = Place()
+    placement = Placement()
 
     def __init__(self) -> None:
         self.timer = PhaseTimer()
@@ -45,11 +45,11 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        return self.place.rank
+        return self.placement.rank
 
     @property
     def world_size(self) -> int:
-        return self.place.world_size
+        return self.placement.world_size
 
     def sum_(self, values: Tensor) -> Tensor:
         """The sum over ranks, in place."""
@@ -106,9 +106,9 @@ class Ranks:
 class GlooRanks(Ranks):
     """This process and its fellows, through torch.distributed."""
 
-    def __init__(self, place: Place, store: Any, timeout_seconds: float) -> None:
+    def __init__(self, placement: Placement, store: Any, timeout_seconds: float) -> None:
         super().__init__()
-        self.place, self._store, self._timeout_seconds = place, store, timeout_seconds
+        self.placement, self._store, self._timeout_seconds = placement, store, timeout_seconds
         self._watcher: threading.Thread | None = None
         self._asked_at = math.inf  # when the store was asked something that it has not answered yet
 
@@ -237,46 +237,46 @@ def _quietly(function: Callable[[], None]) -> None:
         function()
 
 
-def join_group(place: Place, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
+def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Meets the other ranks: in the file `rendezvous` on one machine, else by the launcher's variables."""
     patience = max(timeout_seconds, LEAST_JOIN_SECONDS)
     where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
     message = (
-        f"rank {place.rank} of {place.world_size} did not meet the others within {patience:g} s at {where}; "
+        f"rank {placement.rank} of {placement.world_size} did not meet the others within {patience:g} s at {where}; "
         "see that all ranks were started, that this address is the same on all machines and reachable, and set "
         "GLOO_SOCKET_IFNAME where a machine has several networks"
     )
     with _watchdog(patience + JOIN_GRACE_SECONDS, message):
         try:
-            store = _store(place, patience, rendezvous)
-            _wait_for_all(place, store)
+            store = _store(placement, patience, rendezvous)
+            _wait_for_all(placement, store)
             distributed.init_process_group(
                 "gloo",
                 store=store,
-                rank=place.rank,
-                world_size=place.world_size,
+                rank=placement.rank,
+                world_size=placement.world_size,
                 timeout=timedelta(seconds=timeout_seconds),
             )
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise LostRankError(f"{message} ({reason})", EXIT_TIMEOUT, None) from None
     own = distributed.PrefixStore("rlcluster", store)  # type: ignore[attr-defined]
-    return GlooRanks(place, own, timeout_seconds)
+    return GlooRanks(placement, own, timeout_seconds)
 
 
-def _store(place: Place, patience: float, rendezvous: str | None) -> Any:
+def _store(placement: Placement, patience: float, rendezvous: str | None) -> Any:
     """A launcher may keep one store over its restarts: what an earlier attempt left there does not count."""
     if rendezvous is None:
         store, _, _ = next(iter(distributed.rendezvous("env://", timeout=timedelta(seconds=patience))))  # type: ignore[attr-defined]
     else:
-        store = distributed.FileStore(rendezvous, place.world_size)  # type: ignore[attr-defined]
+        store = distributed.FileStore(rendezvous, placement.world_size)  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=patience))
-    return distributed.PrefixStore(f"attempt_{place.restarts}", store)  # type: ignore[attr-defined]
+    return distributed.PrefixStore(f"attempt_{placement.restarts}", store)  # type: ignore[attr-defined]
 
 
-def _wait_for_all(place: Place, store: Any) -> None:
+def _wait_for_all(placement: Placement, store: Any) -> None:
     """Before gloo connects them, whose own patience is that of an exchange: processes may start far apart."""
-    if store.add("arrived", 1) == place.world_size:
+    if store.add("arrived", 1) == placement.world_size:
         store.set("complete", "1")
     store.wait(["complete"])
 

@@ -184,8 +184,8 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     if settings.given_helpers is None and settings.traits.helpers == "actors" and settings.mode == "parallel":
         message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
         return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
-    place = launched() if settings.mode == "distributed" else None
-    num_workers = settings.processes(cores.observe().physical, place.world_size if place else None)
+    placement = launched() if settings.mode == "distributed" else None
+    num_workers = settings.processes(cores.observe().physical, placement.world_size if placement else None)
     if is_total_given and settings.env.num_envs != num_workers * each:
         keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
         product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"

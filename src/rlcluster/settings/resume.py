@@ -48,14 +48,14 @@ def resumed_settings(
     """The settings of the run in the flag output.output_dir, as `read_settings` gives them, with those of `file` and
     `flags` that a resumed run may change. Raises a UserError for others.
     """
-    place = launched()
-    if place is not None and place.rank > 0:  # rank 0 reads the run, which another machine need not see
+    placement = launched()
+    if placement is not None and placement.rank > 0:  # rank 0 reads the run, which another machine need not see
         return load_settings(algorithm, mode or "distributed", file, flags)
     folder = flags.get("output.output_dir")
     if folder is None:
         raise UserError("--resume: give the run to continue with --output-dir DIR")
     base = read_settings(Path(folder))
-    if place is not None:
+    if placement is not None:
         base = without(base, DECIDED_BY_LAUNCHER)
     old = load_settings(base=base)
     if algorithm not in (None, old.algorithm):

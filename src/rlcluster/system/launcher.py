@@ -17,7 +17,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """A process among the ranks of a run, and among those of its machine."""
 
     rank: int = 0
@@ -33,11 +33,11 @@ class Place(NamedTuple):
         return self.world_size > self.local_world_size
 
 
-def launched() -> Place | None:
-    """The place that a launcher has given to this process; None if there is no launcher."""
+def launched() -> Placement | None:
+    """The placement that a launcher has given to this process; None if there is no launcher."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    place = Place(
+    placement = Placement(
         rank=_number("RANK", 0),
         world_size=_number("WORLD_SIZE", 1),
         local_rank=_number("LOCAL_RANK", 0),
@@ -47,14 +47,16 @@ def launched() -> Place | None:
         is_under_torchrun="TORCHELASTIC_RUN_ID" in os.environ,
     )
     missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
-    if place.world_size > 1 and missing:
-        raise UserError(f"WORLD_SIZE={place.world_size} but {missing[0]} is not set; mend the launch command")
-    if not place.rank < place.world_size:
-        raise UserError(f"RANK={place.rank} should be below WORLD_SIZE={place.world_size}; mend the launch command")
-    return place
+    if placement.world_size > 1 and missing:
+        raise UserError(f"WORLD_SIZE={placement.world_size} but {missing[0]} is not set; mend the launch command")
+    if not placement.rank < placement.world_size:
+        raise UserError(
+            f"RANK={placement.rank} should be below WORLD_SIZE={placement.world_size}; mend the launch command"
+        )
+    return placement
 
 
-def prepare_network(place: Place, master_addr: str, master_port: int) -> None:
+def prepare_network(placement: Placement, master_addr: str, master_port: int) -> None:
     """Sets what gloo reads: where rank 0 is, unless the launcher has said so, and the interface to it.
 
     Without an interface gloo resolves the host's own name, which on Debian is a loopback address: the other machines
@@ -64,20 +66,20 @@ def prepare_network(place: Place, master_addr: str, master_port: int) -> None:
     os.environ.setdefault("MASTER_PORT", str(master_port))
     if INTERFACE_VARIABLE not in os.environ:
         os.environ[INTERFACE_VARIABLE] = (
-            _interface(place, os.environ["MASTER_ADDR"]) if place.spans_machines else LOOPBACK
+            _interface(placement, os.environ["MASTER_ADDR"]) if placement.spans_machines else LOOPBACK
         )
 
 
-def _interface(place: Place, master_addr: str) -> str:
+def _interface(placement: Placement, master_addr: str) -> str:
     """The network interface from which this machine reaches rank 0; on the machine of rank 0, its own."""
     own_address = _address_towards(master_addr)
     if not ipaddress.ip_address(own_address).is_loopback:
         return next(name for name, address in _addresses() if address == own_address)
     others = sorted({name for name, address in _addresses() if not ipaddress.ip_address(address).is_loopback})
-    if place.rank >= place.local_world_size or len(others) != 1:
+    if placement.rank >= placement.local_world_size or len(others) != 1:
         raise UserError(
-            f"MASTER_ADDR={master_addr} means this machine itself ({own_address}), but rank {place.rank} of "
-            f"{place.world_size} has fellows on other machines; give the address of rank 0 as the others see it, or "
+            f"MASTER_ADDR={master_addr} means this machine itself ({own_address}), but rank {placement.rank} of "
+            f"{placement.world_size} has peers on other machines; give the address of rank 0 as the others see it, or "
             f"set {INTERFACE_VARIABLE} to one of: {', '.join(others) or 'no network found'}"
         )
     return others[0]

@@ -97,7 +97,7 @@ class Training:
         self._stopwatch, self._other_work = Stopwatch(seconds_before), OtherWork()
         self._agreed = self._agree()
         self._saved_seconds, self._saved_updates = self._agreed.seconds, self._model.updates
-        if run.restored is None and ranks.place.max_restarts > 0:
+        if run.restored is None and ranks.placement.max_restarts > 0:
             self._save()  # so that there is always something to go on from
 
     def progress(self) -> float:

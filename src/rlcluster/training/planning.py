@@ -9,7 +9,7 @@ from rlcluster.plan import Plan, Rates, needs_rates, partition, refuse_idle_help
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
-from rlcluster.system.launcher import Place
+from rlcluster.system.launcher import Placement
 from rlcluster.system.processes import POLL_SECONDS, Crew
 from rlcluster.system.signals import StopRequest
 
@@ -22,11 +22,11 @@ def agree_on_plan(settings: Settings, ranks: Ranks) -> Plan:
     envs = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     refuse_idle_helpers(settings, envs)
     rates = measure(settings, len(envs)) if needs_rates(settings) else None
-    own = json.dumps({"cores": cores.observe(), "place": ranks.place, "rates": rates}).encode()
+    own = json.dumps({"cores": cores.observe(), "placement": ranks.placement, "rates": rates}).encode()
     told = [json.loads(part) for part in ranks.gather_bytes([own])]
     machines = [_cores(*one["cores"]) for one in told]
-    places = [Place(*one["place"]) for one in told]
-    return resolve(settings, machines, places, [one["rates"] and Rates(*one["rates"]) for one in told])
+    placements = [Placement(*one["placement"]) for one in told]
+    return resolve(settings, machines, placements, [one["rates"] and Rates(*one["rates"]) for one in told])
 
 
 def _cores(allowed: int, affinity: list[list[int]]) -> Cores:
@@ -55,7 +55,7 @@ def _measure(number: int, stop: StopRequest, settings_json: str) -> Rates:
     from rlcluster.training.synchronous import Synchronous
 
     settings, ranks = Settings.model_validate_json(settings_json), Ranks()
-    plan = resolve(settings, [cores.observe()], [ranks.place], [None])
+    plan = resolve(settings, [cores.observe()], [ranks.placement], [None])
     engine = Synchronous(settings, plan, ranks, None)
     for _ in range(2):  # the first one warms up
         ranks.timer.reset()
