@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rlcluster.system import machine
 from rlcluster.system.machine import Memory
-from rlcluster.system.processes import POLL_SECONDS, Crew, RankFailedError, Silence
+from rlcluster.system.processes import POLL_SECONDS, ChildProcesses, InactivityTimer, RankFailedError
 from rlcluster.system.signals import StopRequest
 
 
@@ -34,21 +34,22 @@ class Helpers:
 
     def __init__(self, name: str, target: Callable[..., None], assignments: Sequence[Any], timeout: float) -> None:
         """Returns when all are ready. `name` is what errors call one of them; `timeout` is in seconds."""
-        self._name, self._silence = name, Silence(len(assignments), timeout)
+        self._name, self._inactivity = name, InactivityTimer(len(assignments), timeout)
         pipes = [multiprocessing.get_context("spawn").Pipe() for _ in assignments]
         self._pipes = {ours: number for number, (ours, _) in enumerate(pipes)}
         self._memories = [Memory(0.0, 0.0) for _ in assignments]
         self._orders = [1] * len(assignments)  # not answered yet; the first answer is that it is ready
         self._is_stop_passed_on = False
-        self._crew = Crew(len(pipes), target, lambda number: (assignments[number], pipes[number][1]), name)
-        self._crew.start()
+        arguments = [(assignment, theirs) for assignment, (_, theirs) in zip(assignments, pipes, strict=True)]
+        self._children = ChildProcesses(len(pipes), target, arguments.__getitem__, name)
+        self._children.start()
         try:
             for _, theirs in pipes:
                 theirs.close()
             while self.num_orders:
                 self.answers()
         except BaseException:
-            self._crew.end()
+            self._children.end()
             raise
 
     def __len__(self) -> int:
@@ -73,19 +74,19 @@ class Helpers:
             start = time.monotonic()
             waiting = [pipe for pipe, number in self._pipes.items() if self._orders[number]]
             answers = []
-            for pipe in self._crew.wait(POLL_SECONDS, waiting):
+            for pipe in self._children.wait(POLL_SECONDS, waiting):
                 with suppress(EOFError, OSError):  # it has died: the next turn of this loop says how
                     answers.append((self._pipes[pipe], pipe.recv()))
             for number, answer in answers:
                 self._orders[number] -= 1
-                self._silence.end(number)
+                self._inactivity.reset(number)
                 self._memories[number] = answer.memory
                 self._pass_on(answer.signal_number)
             heard = {number for number, _ in answers}
             others = [number for number in map(self._pipes.__getitem__, waiting) if number not in heard]
-            silent = self._silence.add(time.monotonic() - start, others)
+            silent = self._inactivity.advance(time.monotonic() - start, others)
             if silent is not None:
-                raise RankFailedError(silent, self._silence.outcome(), self._name)
+                raise RankFailedError(silent, self._inactivity.outcome(), self._name)
             if answers:
                 return [(number, answer.content) for number, answer in answers]
 
@@ -97,7 +98,7 @@ class Helpers:
         for pipe in self._pipes:
             with suppress(OSError):  # it may have died
                 pipe.send(None)
-        self._crew.end()
+        self._children.end()
 
     def _pass_on(self, signal_number: int | None) -> None:
         """What was meant to stop a helper stops the run: this process then has been told as well."""

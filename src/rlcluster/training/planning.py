@@ -10,7 +10,7 @@ from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.launcher import Placement
-from rlcluster.system.processes import POLL_SECONDS, Crew
+from rlcluster.system.processes import POLL_SECONDS, ChildProcesses
 from rlcluster.system.signals import StopRequest
 
 MEASURED_ENVIRONMENTS = 16
@@ -41,10 +41,11 @@ def measure(settings: Settings, num_envs: int) -> Rates:
     hardware = settings.hardware.model_copy(update={"num_threads": 1})
     tried = settings.model_copy(update={"mode": "sequential", "env": env, "hardware": hardware, "training": shortened})
     timeout_seconds = settings.parallel.timeout_seconds
-    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement", timeout_seconds) as crew:
-        while not crew.is_done:
-            crew.wait(POLL_SECONDS)
-        rates: Rates = crew.results[0]
+    arguments = (tried.model_dump_json(),)
+    with ChildProcesses(1, _measure, lambda _: arguments, "measurement", timeout_seconds) as children:
+        while not children.all_done:
+            children.wait(POLL_SECONDS)
+        rates: Rates = children.results[0]
     return rates
 
 
