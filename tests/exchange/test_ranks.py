@@ -24,7 +24,7 @@ def everything(ranks: Ranks) -> dict[str, Any]:
         "values": values.tolist(),
         "sum": ranks.sum_(values.clone()).tolist(),
         "bfloat16": ranks.sum_bfloat16_(values.clone()).tolist(),
-        "largest": ranks.largest_(torch.tensor([ranks.rank, -ranks.rank])).tolist(),
+        "largest": ranks.max_(torch.tensor([ranks.rank, -ranks.rank])).tolist(),
         "rows": ranks.gather_rows(rows).tolist(),
         "bytes": ranks.gather_bytes([b"x" * ranks.rank, b"end"]),
         "broadcast": ranks.broadcast(b"from 0" if ranks.rank == 0 else None),

@@ -119,26 +119,26 @@ def test_the_processes_that_a_run_has_started_are_its_own():
 
 
 def test_what_others_do_with_the_machine_is_counted():
-    other_work = machine.OtherWork()
+    background_load = machine.BackgroundLoad()
     burn = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\n"
     burn += "while time.process_time() < 1: pass\nprint(time.process_time(), flush=True)"
     done = subprocess.run(
         [sys.executable, "-c", burn], capture_output=True, text=True, check=True
     )  # none of our children
     seconds = float(done.stdout.split()[-1])
-    share = other_work.share()
+    share = background_load.share()
     assert share is not None
-    elapsed = time.perf_counter() - other_work._begin[0]
+    elapsed = time.perf_counter() - background_load._begin[0]
     assert share * elapsed * len(cores.observe().affinity) >= 0.8 * seconds
 
 
 def test_our_own_work_is_not_that_of_others():
-    begin, other_work = time.process_time(), machine.OtherWork()
-    busy_before = machine.OtherWork()._begin[1]
+    begin, background_load = time.process_time(), machine.BackgroundLoad()
+    busy_before = machine.BackgroundLoad()._begin[1]
     while time.process_time() - begin < 1:
         pass
-    busy = machine.OtherWork()._begin[1] - busy_before  # of the whole machine, us included
-    share = other_work.share()
+    busy = machine.BackgroundLoad()._begin[1] - busy_before  # of the whole machine, us included
+    share = background_load.share()
     assert share is not None
-    elapsed = time.perf_counter() - other_work._begin[0]
+    elapsed = time.perf_counter() - background_load._begin[0]
     assert share * elapsed * len(cores.observe().affinity) <= busy - 0.8

@@ -13,7 +13,7 @@ from rlcluster.system.signals import StopRequest
 STUCK = """
 import ctypes, sys
 from rlcluster.system.signals import StopRequest
-with StopRequest(is_patient=sys.argv[1] == "patient") as stop:
+with StopRequest(ignores_second_signal=sys.argv[1] == "ignores") as stop:
     stop.deadline_seconds = float(sys.argv[2]) or None
     print("ready", flush=True)
     for _ in range(60):
@@ -31,7 +31,7 @@ def start_stuck(kind: str, deadline: float) -> subprocess.Popen[str]:
 
 
 def test_a_run_that_does_not_stop_in_time_is_ended_and_says_so() -> None:
-    process = start_stuck("patient", 0.5)
+    process = start_stuck("ignores", 0.5)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 71
@@ -40,7 +40,7 @@ def test_a_run_that_does_not_stop_in_time_is_ended_and_says_so() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_leaves_at_once(number: signal.Signals) -> None:
-    process = start_stuck("impatient", 0)
+    process = start_stuck("exits", 0)
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
     process.stderr.readline()

@@ -26,7 +26,7 @@ from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError
 from rlcluster.system.launcher import Placement
 
 DIAGNOSIS_SECONDS = 3.0  # survivors of a lost rank find out in this time who is missing
-LEAST_JOIN_SECONDS = 60.0
+MIN_JOIN_SECONDS = 60.0
 JOIN_GRACE_SECONDS = 10.0
 
 
@@ -59,7 +59,7 @@ class Ranks:
         """The sum over ranks, in place; bfloat16 on the way, added up in float32."""
         return values
 
-    def largest_(self, values: Tensor) -> Tensor:
+    def max_(self, values: Tensor) -> Tensor:
         """The largest of all ranks, element by element, in place."""
         return values
 
@@ -86,7 +86,7 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one."""
-        return bool(self.largest_(torch.tensor([int(flag)])))
+        return bool(self.max_(torch.tensor([int(flag)])))
 
     def gather_bytes(self, parts: Sequence[bytes]) -> list[bytes]:
         """The parts of all ranks, in the order of the ranks."""
@@ -99,7 +99,7 @@ class Ranks:
         """True if all ranks hold the same bits: the largest and the smallest digest are then the same."""
         digest = hashlib.blake2b(values.detach().numpy().tobytes(), digest_size=32).digest()
         words = torch.frombuffer(bytearray(digest), dtype=torch.int32).to(torch.int64)
-        extremes = self.largest_(torch.cat([words, -words]))
+        extremes = self.max_(torch.cat([words, -words]))
         return torch.equal(extremes[: len(words)], -extremes[len(words) :])
 
 
@@ -130,7 +130,7 @@ class GlooRanks(Ranks):
             distributed.all_gather_single(sums, own)
         return values.copy_(sums[: len(values)])
 
-    def largest_(self, values: Tensor) -> Tensor:
+    def max_(self, values: Tensor) -> Tensor:
         with self._exchange():
             distributed.all_reduce(values, distributed.ReduceOp.MAX)
         return values
@@ -239,7 +239,7 @@ def _quietly(function: Callable[[], None]) -> None:
 
 def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Meets the other ranks: in the file `rendezvous` on one machine, else by the launcher's variables."""
-    patience = max(timeout_seconds, LEAST_JOIN_SECONDS)
+    patience = max(timeout_seconds, MIN_JOIN_SECONDS)
     where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
     message = (
         f"rank {placement.rank} of {placement.world_size} did not meet the others within {patience:g} s at {where}; "

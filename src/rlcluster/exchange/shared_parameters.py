@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from rlcluster.system.errors import UserError
-from rlcluster.system.shared_memory import SharedFile, map_file, whole_lines
+from rlcluster.system.shared_memory import SharedFile, map_file, round_up_to_cache_line
 
-HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
+HEADER_BYTES = round_up_to_cache_line(2 * torch.int64.itemsize)  # begun, announced
 REMEDY = "make it larger (that of a container: --shm-size), or use --mode sequential"
 
 
@@ -89,7 +89,7 @@ def hogwild_file(size: int, num_workers: int) -> SharedFile:
 
 
 def _steps_bytes(num_workers: int) -> int:
-    return whole_lines(num_workers * torch.int64.itemsize)
+    return round_up_to_cache_line(num_workers * torch.int64.itemsize)
 
 
 def _num_bytes(size: int, header: int = HEADER_BYTES) -> int:

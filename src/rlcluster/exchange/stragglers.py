@@ -9,7 +9,7 @@ from __future__ import annotations
 from rlcluster.exchange.ranks import Ranks
 
 FINISHED_SHARE = 0.60
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 
 
 class Race:
@@ -24,4 +24,4 @@ class Race:
             if self._ranks.count(self._name) >= FINISHED_SHARE * self._ranks.world_size:
                 self._ranks.mark(f"{self._name}/over")
             return True
-        return steps >= LEAST_SHARE * self._n_steps and self._ranks.is_marked(f"{self._name}/over")
+        return steps >= MIN_SHARE * self._n_steps and self._ranks.is_marked(f"{self._name}/over")

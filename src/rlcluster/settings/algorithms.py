@@ -23,7 +23,7 @@ OPTIMIZER_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "adam": ("training.adam_epsilon",),
     "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
 }
-OF_ONE_OPTIMIZER = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
+OPTIMIZER_SPECIFIC_SETTINGS = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
 
 
 class Cell(NamedTuple):
@@ -64,9 +64,9 @@ class Algorithm:
     def unread(self, optimizer: str | None) -> dict[str, str]:
         """The settings that a run with this `training.optimizer` does not read, and why."""
         chosen = self.optimizer_for(optimizer)
-        others = OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(chosen, OF_ONE_OPTIMIZER))
+        others = OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(chosen, OPTIMIZER_SPECIFIC_SETTINGS))
         reason = f"training.optimizer={chosen}" if "training.optimizer" in self.reads else self.name
-        unused = [key for key in OF_SOME_ALGORITHMS if key not in self.reads]
+        unused = [key for key in ALGORITHM_SPECIFIC_SETTINGS if key not in self.reads]
         return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, self.name)}
 
 
@@ -149,4 +149,4 @@ _RECORDS = (
     ),
 )
 ALGORITHMS: Mapping[str, Algorithm] = {record.name: record for record in _RECORDS}
-OF_SOME_ALGORITHMS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))
+ALGORITHM_SPECIFIC_SETTINGS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from rlcluster.settings.algorithms import (
     ALGORITHMS,
     DEFAULT_ALGORITHM,
-    OF_ONE_OPTIMIZER,
     OPTIMIZER_SETTINGS,
+    OPTIMIZER_SPECIFIC_SETTINGS,
     Algorithm,
 )
 from rlcluster.settings.schema import (
@@ -103,7 +103,7 @@ def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
     if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
-        replaced |= OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
+        replaced |= OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
     return _merge(without(lower, replaced), upper)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcluster.settings.algorithms import OF_ONE_OPTIMIZER
+from rlcluster.settings.algorithms import OPTIMIZER_SPECIFIC_SETTINGS
 from rlcluster.settings.loading import flatten, load_settings, without
 from rlcluster.settings.schema import BUDGETS, Settings, budgets
 from rlcluster.system.console import warn
@@ -74,7 +74,7 @@ def resumed_settings(
 def resume_differences(old: Settings, new: Settings) -> list[str]:
     """Settings that a resumed run may not change, with both values."""
     old_values, new_values = flatten(old.to_dict()), flatten(new.to_dict())
-    implied = OF_ONE_OPTIMIZER if old.optimizer != new.optimizer else frozenset()
+    implied = OPTIMIZER_SPECIFIC_SETTINGS if old.optimizer != new.optimizer else frozenset()
     return [
         f"{key}={new_values.get(key)} but the run has {old_values.get(key)}"
         for key in sorted(old_values.keys() | new_values.keys())

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 NULLS = ("null", "~", "")
 
 
-def refuse_truth_value(value: object) -> object:
+def reject_bool(value: object) -> object:
     """`true` is not the number 1."""
     if isinstance(value, bool):
         raise ValueError("should be a number, not a truth value")
@@ -21,7 +21,7 @@ def refuse_truth_value(value: object) -> object:
 
 def parse_count(value: object) -> object:
     """1_000_000, "25e6" and 25e6 are whole numbers; 0.5 is not."""
-    value = refuse_truth_value(value)
+    value = reject_bool(value)
     if isinstance(value, str):
         try:
             value = int(value)
@@ -59,7 +59,7 @@ Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
 BoundedCount = Annotated[Count, Field(le=2**20)]
 Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
 Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
-Number = Annotated[float, BeforeValidator(refuse_truth_value), Field(allow_inf_nan=False)]
+Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0, le=1)]

@@ -65,7 +65,7 @@ def memory_available_gb(cgroup_root: Path = cores.CGROUP_ROOT) -> float:
     return max(0.0, min(free)) / BYTES_PER_GB
 
 
-class OtherWork:
+class BackgroundLoad:
     """What others do with the cores of this process while a run goes on: other processes of the machine, and what the
     host of a virtual machine withholds.
     """

@@ -247,7 +247,7 @@ def _child_main(
     sending = threading.Lock()  # heartbeat and outcome share the pipe
     if beats:
         threading.Thread(target=_beat, args=(sender, sending), daemon=True).start()
-    with StopRequest(is_patient=True) as stop:  # to the very end: a late signal must not lose the outcome
+    with StopRequest(ignores_second_signal=True) as stop:  # to the very end: a late signal must not lose the outcome
         outcome = _outcome(target, number, (stop, *arguments))
         sending.acquire()  # never released: no heartbeat after the outcome
         with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process

@@ -18,12 +18,12 @@ from torch import Tensor
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 SHARED_MEMORY = Path("/dev/shm")
-LINE_BYTES = 64  # a cache line, and more than any type needs to be aligned to
+CACHE_LINE_BYTES = 64  # a cache line, and more than any type needs to be aligned to
 
 
-def whole_lines(num_bytes: int) -> int:
+def round_up_to_cache_line(num_bytes: int) -> int:
     """The bytes, and what fills them up to a whole number of cache lines."""
-    return -(-num_bytes // LINE_BYTES) * LINE_BYTES
+    return -(-num_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
 
 class SharedFile:

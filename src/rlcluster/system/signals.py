@@ -22,9 +22,9 @@ class StopRequest:
     wait with it: it ends the process at the second signal, or when the run has not stopped in `deadline_seconds`.
     """
 
-    def __init__(self, is_patient: bool = False) -> None:
+    def __init__(self, ignores_second_signal: bool = False) -> None:
         """A patient one never leaves at a second signal: a rank gets the terminal's Ctrl-C and its parent's as well."""
-        self._is_patient = is_patient
+        self._ignores_second_signal = ignores_second_signal
         self.signal_number: int | None = None
         self.deadline_seconds: float | None = None  # None: as long as it takes
         self._previous: dict[int, Any] = {}
@@ -56,7 +56,7 @@ class StopRequest:
         if self.requested:
             return  # the thread has seen it too
         self.signal_number = number
-        if self._is_patient:
+        if self._ignores_second_signal:
             return  # the parent or the first rank tells the user
         message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Once more to leave at once.\n"
         with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
@@ -69,7 +69,7 @@ class StopRequest:
                 if content[0] not in SIGNALS:
                     continue
                 exit_code = 128 + content[0]
-                if deadline is not None and not self._is_patient:
+                if deadline is not None and not self._ignores_second_signal:
                     os._exit(exit_code)
                 if deadline is None:
                     deadline = threading.Timer(self.deadline_seconds or threading.TIMEOUT_MAX, _give_up)

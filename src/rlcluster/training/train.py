@@ -131,7 +131,7 @@ def _train_on_launched_rank(settings: Settings, resume: bool, placement: Placeme
     if placement.rank == 0:
         settings = with_processes(settings, placement.world_size)
     prepare_network(placement, settings.cluster.master_addr, settings.cluster.master_port)
-    with StopRequest(is_patient=True) as stop:
+    with StopRequest(ignores_second_signal=True) as stop:
         return _join_and_train(settings, resume, placement, stop)
 
 
@@ -203,7 +203,7 @@ def _refuse_rollout_dir(folder: str | None) -> None:
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
     import torch
 
-    return int(ranks.largest_(torch.tensor([own or 0])))
+    return int(ranks.max_(torch.tensor([own or 0])))
 
 
 @contextmanager
