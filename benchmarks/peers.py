@@ -102,7 +102,7 @@ def measure_pair(name: str, num_threads: int) -> Pair:
 
 def _peer_fps(flags: tuple[str, ...], num_threads: int) -> float:
     command = [str(PEER_PYTHON), str(ROOT / "benchmarks" / "peer_sb3.py"), *flags]
-    threads = {variable: str(num_threads) for variable in machine.THREAD_VARIABLES}
+    threads = {variable: str(num_threads) for variable in cores.THREAD_VARIABLES}
     last_line = run(command, threads).splitlines()[-1]
     return float(json.loads(last_line)["fps"])
 
