@@ -1,4 +1,4 @@
-"""What a launcher tells a process, and the network that follows from it."""
+"""The launcher's variables, and the network settings that follow from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that whatever the code sets is undone
+        monkeypatch.setenv(name, "")  # so that monkeypatch undoes what the code sets
         monkeypatch.delenv(name)
 
 
@@ -47,20 +47,20 @@ def test_wrong_variables_are_named(rank: str, message: str, monkeypatch: pytest.
         launched()
 
 
-def test_a_launcher_must_say_how_many_ranks_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_must_set_how_many_ranks_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="WORLD_SIZE=2 but LOCAL_RANK is not set"):
         launched()
 
 
-def test_one_machine_stays_on_loopback_and_the_settings_name_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_machine_uses_loopback_and_the_address_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_network(Placement(0, 2, 0, 2), "localhost", 29500)
     assert launcher.os.environ[INTERFACE_VARIABLE] == LOOPBACK
     assert (launcher.os.environ["MASTER_ADDR"], launcher.os.environ["MASTER_PORT"]) == ("localhost", "29500")
 
 
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INTERFACE_VARIABLE, "eth7")
     monkeypatch.setenv("MASTER_ADDR", "10.1.2.3")
     prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
@@ -72,7 +72,7 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
 
 
-def test_a_name_that_means_loopback_is_replaced_by_the_only_network_on_the_first_machine(
+def test_a_loopback_address_is_replaced_by_the_only_network_on_the_first_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5")
@@ -83,11 +83,11 @@ def test_a_name_that_means_loopback_is_replaced_by_the_only_network_on_the_first
 @pytest.mark.parametrize(
     ("placement", "more"), [(Placement(1, 2, 0, 1), {}), (Placement(0, 2, 0, 1), {"ib0": "10.9.0.5"})]
 )
-def test_a_name_that_means_loopback_on_another_machine_is_refused_before_anyone_waits(
+def test_a_loopback_address_is_refused_on_another_machine_or_with_several_networks(
     placement: Placement, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5", **more)
-    with pytest.raises(UserError, match=r"MASTER_ADDR=localhost means this machine itself.*GLOO_SOCKET_IFNAME.*eth0"):
+    with pytest.raises(UserError, match=r"MASTER_ADDR=localhost resolves to this machine.*GLOO_SOCKET_IFNAME.*eth0"):
         prepare_network(placement, "localhost", 29500)
 
 

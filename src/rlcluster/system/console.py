@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live bar on a terminal, plain lines elsewhere, and the summary at the end."""
+"""Console output of a run: a live progress bar on a terminal, plain lines elsewhere, and the final summary."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WIDTH = 70
 
 
 def say(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
-    """To stdout, or another stream. A reader that has gone away (`| tee` after Ctrl-C) must not end the work."""
+    """Prints to stdout or another stream. A closed pipe (`| tee` after Ctrl-C) must not end the run."""
     stream = stream or sys.stdout
     try:
         print(text, end=end, file=stream, flush=True)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
 
 
 def warn(text: str) -> None:
@@ -28,7 +28,7 @@ def warn(text: str) -> None:
 
 
 class Reporter(Protocol):
-    """Where a loop reports its updates."""
+    """Receives the updates of a training loop."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,11 +37,11 @@ class Reporter(Protocol):
     ) -> None: ...
 
     def update(self, record: dict[str, Any], progress: float) -> None:
-        """`record` is the line of the log, `progress` the share of the budget that is spent."""
+        """`record` is the logged line, `progress` the fraction of the budget spent."""
 
 
 class SilentReporter:
-    """For ranks other than the first."""
+    """For every rank but the first."""
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +61,7 @@ def make_reporter(stream: TextIO | None = None) -> Reporter:
 
 
 class PlainReporter:
-    """A line every ten seconds, and for the first and the last update."""
+    """One line every ten seconds, and one each for the first and the last update."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -90,7 +90,7 @@ class PlainReporter:
 
 
 class LiveReporter:
-    """A bar with the state of the run, drawn in place."""
+    """A progress bar with the current metrics, redrawn in place."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -120,7 +120,7 @@ class LiveReporter:
 
 
 class RemainingTime:
-    """Estimated from the progress since the first update of this process."""
+    """The ETA, from the progress since this process's first update."""
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None
