@@ -16,7 +16,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 # How many iterations an OpenMP thread spins at a barrier before it sleeps (10,000: about 20 microseconds). The default
-# of libgomp assumes an idle machine: with one other busy process on 2 cores, our 2 threads fell from 545 samples/s to 38
+# of libgomp assumes an idle machine: with one other busy process on 2 cores, 2 threads fell from 545 samples/s to 38
 # (impala, forward and backward). With this limit they keep 122, and lose nothing on an idle machine.
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"
 
