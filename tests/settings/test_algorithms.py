@@ -1,4 +1,4 @@
-"""The table of algorithms: every record is whole, and what documents and refusals say follows from it."""
+"""The table of algorithms: every record is complete, and the README's table and validation follow from it."""
 
 import importlib
 from pathlib import Path

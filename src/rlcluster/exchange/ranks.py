@@ -243,7 +243,7 @@ def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | N
     where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
     message = (
         f"rank {placement.rank} of {placement.world_size} did not reach the others within {join_timeout:g} s at "
-        f"{where}; check that all ranks were started, that this address is the same on all machines and reachable, and set "
+        f"{where}; check that all ranks were started and that all machines use this address and can reach it; set "
         "GLOO_SOCKET_IFNAME where a machine has several networks"
     )
     with _watchdog(join_timeout + JOIN_GRACE_SECONDS, message):
