@@ -131,10 +131,10 @@ def test_a_new_budget_with_an_annealed_learning_rate_warns(capsys: pytest.Captur
 def test_a_launcher_decides_the_number_of_ranks_and_of_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"cluster.num_workers": "4", "parallel.num_workers": "4", "parallel.max_restarts": "2"}
     old = load_settings("ppo", "distributed", flags=given)
-    assert resumed(old).num_workers == 4
+    assert resumed(old).given_processes == 4
     launch(monkeypatch, rank=0, world_size=2)
     settings = resumed(old)
-    assert settings.num_workers is None
+    assert settings.given_processes is None
     assert settings.parallel.max_restarts == 0
 
 
