@@ -135,7 +135,9 @@ class TrainingSettings(Section):
 class PolicySettings(Section):
     """The network."""
 
-    network: NetworkName | None = Field(None, description="null: impala for images, mlp for vectors")
+    network: NetworkName | None = Field(
+        None, description="impala, nature or mlp; null: impala for images, mlp for vectors"
+    )
     hidden_sizes: Sizes = Field((64, 64), description="layers of the mlp network, as 64,64")
 
 
