@@ -1,13 +1,13 @@
 """Our PPO against Stable-Baselines3's: environment steps per second, rollout and learning included.
 
-Both get the same workload with the same mathematics, through the same flags: no reward normalisation, no value
-clipping (the two differ in how they clip). Ours is the product itself, `rlcluster train ppo`, timed by its own
-metrics; the peer is peer_sb3.py in an environment of its own, .venv-peers, made here if it is missing. Measurements
-alternate (ours, peer, ours, peer, ...), each in a process of its own, and the first update of each is not counted.
-The figures are medians over the repeats; `pairs` are the lowest and the highest ratio of neighbours.
+Both run the same workload and the same algorithm, through the same flags: no reward normalisation, no value clipping
+(the two clip differently). Ours is the real command, `rlcluster train ppo`, timed by its own metrics; the peer is
+peer_sb3.py in its own virtual environment, .venv-peers, created if missing. Measurements alternate (ours, peer, ours,
+peer, ...), each in its own process; the first update of each is excluded. Values are medians over the repeats; `pairs`
+are the lowest and the highest ratio within a pair.
 
-`others` is how many cores other processes kept busy meanwhile, at worst. It should be 0.0: where two threads share
-their two cores with a stranger, both sides were seen to run many times slower, and not by the same factor.
+`others` is the most cores that other processes kept busy. It should be 0.0: when two threads share their two cores with
+another process, both sides can run many times slower, and not by the same factor.
 
     .venv/bin/python benchmarks/peers.py --workload all --threads 1,2 --repeats 3
 """
@@ -60,11 +60,11 @@ WORKLOADS = {
 
 
 class Pair(NamedTuple):
-    """The fps of two measurements, one after the other."""
+    """The fps of two consecutive measurements."""
 
     ours: float
     peer: float
-    others: float  # cores that other processes kept busy meanwhile
+    others: float  # cores kept busy by other processes meanwhile
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def make_peer_environment() -> None:
-    """Made if it is missing; filled in any case, which is done at once where nothing is missing."""
+    """Creates the environment if missing and installs its packages, which is quick if they are there."""
     if not PEER_PYTHON.exists():
         run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
     run([str(PEER_PYTHON), str(ROOT / "scripts" / "install.py"), *PEER_PACKAGES])

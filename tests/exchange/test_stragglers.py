@@ -41,7 +41,7 @@ def test_the_rule_is_60_percent_finished_and_25_percent_done() -> None:
     assert race.is_over(STEPS)  # three: 60 %
     assert not race.is_over(9)
     assert race.is_over(10)
-    assert not Race(ranks, STEPS, update=4).is_over(30), "another rollout begins anew"
+    assert not Race(ranks, STEPS, update=4).is_over(30), "another rollout starts over"
 
 
 def settings_for(preempt: bool) -> Settings:
