@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all that a fresh machine needs. `make help` lists the rest.
+# A fresh machine needs only `make demo` or `make test`. `make help` lists the rest.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(if $(shell command -v $(name)),$(name))))
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,8 +16,8 @@ RUNS ?=
 	bench-peers bench-network bench-modes clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
-	@echo "Further flags: make train ARGS='--env starpilot --num-envs 64'"
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
+	@echo "Extra flags: make train ARGS='--env starpilot --num-envs 64'"
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/networks/kernels/build.py $(wildcard src/rlcluster/networks/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
@@ -31,10 +31,10 @@ demo: $(INSTALLED)  ## train PPO for two minutes on all cores, evaluate it on un
 	$(RLCLUSTER) train --config configs/ppo_demo.yaml --output-dir $(DEMO) $(ARGS)
 	$(RLCLUSTER) evaluate --checkpoint $(DEMO) --num-episodes 100 --levels test --json $(DEMO)/evaluation.json
 	@echo "Results: $(DEMO)/benchmark_metrics.json, evaluation.json, logs/ and checkpoints/"
-	@echo "Next:    $(RLCLUSTER) plot $(DEMO)                                   (its curves as a picture)"
-	@echo "         make tensorboard                                             (the curves)"
+	@echo "Next:    $(RLCLUSTER) plot $(DEMO)                                   (plot its curves)"
+	@echo "         make tensorboard                                             (the curves, live)"
 	@echo "         $(RLCLUSTER) evaluate --checkpoint $(DEMO) --video play.mp4   (watch it play)"
-	@echo "         $(RLCLUSTER) train --resume --output-dir $(DEMO) --duration 10m   (train on)"
+	@echo "         $(RLCLUSTER) train --resume --output-dir $(DEMO) --duration 10m   (resume training)"
 
 train: $(INSTALLED)  ## sequential PPO
 	$(RLCLUSTER) train ppo --config configs/ppo_sequential.yaml $(ARGS)
@@ -42,7 +42,7 @@ train: $(INSTALLED)  ## sequential PPO
 train-timed: $(INSTALLED)  ## sequential PPO for one hour
 	$(RLCLUSTER) train ppo --config configs/ppo_sequential.yaml --duration 1.0 $(ARGS)
 
-train-parallel: $(INSTALLED)  ## parallel PPO, a worker for each core
+train-parallel: $(INSTALLED)  ## parallel PPO, one rank per core
 	$(RLCLUSTER) train ppo --config configs/ppo_parallel.yaml $(ARGS)
 
 train-parallel-timed: $(INSTALLED)  ## parallel PPO for one hour
@@ -60,26 +60,26 @@ train-impala-parallel: $(INSTALLED)  ## parallel IMPALA: actors and a learner
 train-impala-parallel-timed: $(INSTALLED)  ## parallel IMPALA for half an hour
 	$(RLCLUSTER) train impala --config configs/impala_parallel.yaml --duration 0.5 $(ARGS)
 
-train-a3c: $(INSTALLED)  ## A3C, a worker for each core
+train-a3c: $(INSTALLED)  ## A3C, one worker per core
 	$(RLCLUSTER) train a3c --config configs/a3c_parallel.yaml $(ARGS)
 
 evaluate: $(INSTALLED)  ## evaluate the latest run
 	$(RLCLUSTER) evaluate $(ARGS)
 
-compare: $(INSTALLED)  ## compare the latest runs of each mode; RUNS='a b' chooses
+compare: $(INSTALLED)  ## compare the latest runs of each mode, or RUNS='a b'
 	$(RLCLUSTER) compare $(RUNS) --output runs/comparison $(ARGS)
 
 benchmark: $(INSTALLED)  ## all algorithms and modes in a quarter of an hour, with a report
 	$(RLCLUSTER) suite configs/suite_quick.yaml $(ARGS)
 
-scale: $(INSTALLED)  ## how the speed grows with the workers
+scale: $(INSTALLED)  ## how training speed scales with the number of ranks
 	$(RLCLUSTER) scale ppo --world-sizes 1,2,4 --env coinrun --num-envs 8 --n-steps 32 --n-epochs 1 --n-minibatches 2 \
 		--total-updates 20 --warmup-iters 4 --output-dir $(SCALE) $(ARGS)
 
 tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
 	$(BIN)/tensorboard --logdir runs
 
-test: $(INSTALLED) lint types  ## lint, types and the whole test suite
+test: $(INSTALLED) lint types  ## lint, types and the full test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
@@ -99,12 +99,12 @@ bench-peers: $(INSTALLED)  ## our speed versus Stable-Baselines3's and CleanRL's
 bench-network: $(INSTALLED)  ## samples per second of each network
 	$(BIN)/python benchmarks/network.py $(ARGS)
 
-bench-modes: $(INSTALLED)  ## parallel beside sequential training, in one run
+bench-modes: $(INSTALLED)  ## parallel versus sequential training, alternating
 	$(BIN)/python benchmarks/modes.py $(ARGS)
 
-stress: $(INSTALLED)  ## kill actors and learners at random moments, 20 times
+stress: $(INSTALLED)  ## kill actors, workers and learners at random, 20 times
 	$(BIN)/python benchmarks/stress.py $(ARGS)
 
-clean:  ## remove environments and caches; runs/ stays
+clean:  ## remove virtual environments and caches; keep runs/
 	rm -rf src/rlcluster/networks/kernels/*.so $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist test-artefacts src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

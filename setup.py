@@ -1,5 +1,5 @@
-"""Compiles the kernels while the package is built; all else is in pyproject.toml. Without a compiler they are left
-out, and everything runs on PyTorch.
+"""Compiles the kernels during the package build; everything else is in pyproject.toml. Without a compiler they are
+skipped, and everything runs on PyTorch.
 """
 
 import sys
@@ -15,7 +15,7 @@ NAME = f"rlcluster.networks.kernels.{LIBRARY.stem}"
 
 
 class BuildKernels(build_ext):
-    """One plain library: it knows nothing of Python, so its name carries no tag of a Python version."""
+    """Builds one plain shared library. It does not use Python's API, so its name has no Python version tag."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + LIBRARY.suffix
@@ -25,8 +25,8 @@ class BuildKernels(build_ext):
         try:
             build(output)
         except NoCompilerError as error:
-            print(f"warning: the kernels are left out, PyTorch does their work: {error}", file=sys.stderr)
-            for old in (output, LIBRARY):  # what an earlier build left may not fit these sources
+            print(f"warning: the kernels are skipped, PyTorch is used instead: {error}", file=sys.stderr)
+            for old in (output, LIBRARY):  # an earlier build may not match these sources
                 old.unlink(missing_ok=True)
 
 

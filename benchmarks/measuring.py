@@ -1,4 +1,4 @@
-"""What the benchmarks share: a command in a process of its own, runs that take turns, and what disturbed them."""
+"""Shared by the benchmarks: commands in their own processes, interleaved runs, and the background load on them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ POLL_SECONDS = 0.02
 
 
 class Turn(NamedTuple):
-    """Some updates of a run, timed while nothing else ran."""
+    """A few updates of a run, timed while the other runs were stopped."""
 
     fps: float
-    sync_share: float  # of the time of its updates
-    idle_share: float  # of the learner's time, waiting for actors; 0 where it plays itself
+    sync_share: float  # share of the update time spent in synchronisation
+    idle_share: float  # share of time the learner waits for actors; 0 without actors
     peak_memory_gb: float
-    others: float  # cores that other processes kept busy; should be 0.0
+    others: float  # cores kept busy by other processes; should be 0.0
 
 
 class PausedRun:
-    """`rlcluster train`, which goes on only during its turns and is stopped (SIGSTOP) in between.
+    """`rlcluster train`, which runs only during its turns and is stopped (SIGSTOP) in between.
 
-    So runs can take turns every few updates: what slows the machine for a minute slows them all.
+    So runs can be interleaved every few updates: a slow minute of the machine affects them all.
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
@@ -44,7 +44,7 @@ class PausedRun:
         self._records: list[dict[str, Any]] = []
         self._size_read = 0
         self._seconds_since_record = 0.0
-        self.turn(1)  # the first update warms up
+        self.turn(1)  # warm-up
 
     def __enter__(self) -> Self:
         return self
@@ -71,13 +71,13 @@ class PausedRun:
         return Turn(steps / seconds, sync / seconds, idle, new[-1]["peak_memory_gb"], max(0.0, others))
 
     def _seconds_of_others(self) -> float:
-        """CPU seconds that this machine has spent so far, less those of this run's processes."""
+        """CPU seconds of the whole machine so far, minus those of this run's processes."""
         first = psutil.Process(self._process.pid)
         own = [process.cpu_times() for process in (first, *first.children(recursive=True))]
         return _seconds_of_all() - sum(times.user + times.system for times in own)
 
     def _wait_for(self, updates: int) -> None:
-        """Until the log has this many records at least."""
+        """Waits until the log has at least this many records."""
         while len(self._records) < updates:
             time.sleep(POLL_SECONDS)
             if self._process.poll() is not None:
@@ -90,7 +90,7 @@ class PausedRun:
 
 
 def measure_training(*arguments: str) -> float:
-    """The fps of `rlcluster train` with these arguments after its first update; the run directory is removed."""
+    """The fps of `rlcluster train` with these arguments, first update excluded; the run directory is removed."""
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, "-m", "rlcluster", "train", *arguments, "--output-dir", f"{folder}/run"])
         (metrics,) = Path(folder, "run", "logs").glob("*/metrics.jsonl")
@@ -99,12 +99,12 @@ def measure_training(*arguments: str) -> float:
 
 
 def _records(metrics: Path) -> list[dict[str, Any]]:
-    """All whole lines of a log."""
+    """All complete lines of a log."""
     return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> str:
-    """The command's output; ends this process with the command's errors if it fails."""
+    """The command's output; exits with the command's errors if it fails."""
     environment = {**os.environ, **(variables or {})}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
@@ -113,7 +113,7 @@ def run(command: list[str], variables: dict[str, str] | None = None) -> str:
 
 
 def seconds_of_others() -> float:
-    """CPU seconds that this machine has spent so far, less those of this process and its finished children."""
+    """CPU seconds of the whole machine so far, minus those of this process and its finished children."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return _seconds_of_all() - sum(usage.ru_utime + usage.ru_stime for usage in own)
 

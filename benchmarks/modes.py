@@ -1,12 +1,11 @@
 """Every algorithm in its modes on this machine: environment steps per second, rollout and learning included.
 
-The runs of a workload are alive together and take turns of a few updates, each in processes of its own: sequential with
-one thread, sequential with a thread for each core, parallel with a worker for each core (IMPALA: with the actors and
-threads that it chooses itself). Only the run whose turn it is goes on, the others are stopped: a slow minute of the
-machine meets them all. The first update of each is not counted. The figures are medians over the rounds, a ratio is
-that of the same round, with its quartiles. `sync` is the share of an update that ranks wait for each other and
-exchange, `idle` the share that a learner waits for its actors, `memory` the peak of all processes of the run. `others`
-is how many cores other processes kept busy, at worst.
+The runs of a workload exist at the same time and take turns of a few updates: sequential with one thread, sequential
+with one thread per core, parallel with one process per core (IMPALA: with the actors and threads that it chooses). Only
+one run is active at a time, the others are stopped: a slow minute of the machine affects them all. The first update of
+each is excluded. Values are medians over the rounds; ratios are taken within a round, with quartiles. `sync` is the
+share of an update that ranks spend in synchronisation, waiting included; `idle` the share that a learner waits for its
+actors; `memory` the peak over all processes of the run; `others` the most cores that other processes kept busy.
 
     .venv/bin/python benchmarks/modes.py --workload all --rounds 8
 """
@@ -31,13 +30,13 @@ ONE_THREAD, ALL_THREADS, PARALLEL = "sequential, 1 thread", "sequential, all cor
 
 class Run(NamedTuple):
     arguments: tuple[str, ...]
-    updates: int  # of a turn
+    updates: int  # per turn
 
 
 class Ratio(NamedTuple):
     above: str
     below: str
-    bar: float | None = None  # on 2 cores
+    bar: float | None = None  # the target, on 2 cores
 
 
 class Workload(NamedTuple):
@@ -46,7 +45,7 @@ class Workload(NamedTuple):
 
 
 def in_three_modes(arguments: tuple[str, ...], updates: int, *bars: float | None) -> Workload:
-    """The bars are those of parallel over sequential with one thread, and with all cores."""
+    """`bars` are the targets for parallel over sequential with one thread, and with all cores."""
     runs = {mode: Run((*arguments, *flags), updates) for mode, flags in MODES.items()}
     ratios = tuple(Ratio(PARALLEL, base, bar) for base, bar in zip((ONE_THREAD, ALL_THREADS), bars, strict=True))
     return Workload(runs, ratios)
@@ -127,7 +126,7 @@ def _print_workload(name: str, turns: dict[str, list[Turn]]) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=(*WORKLOADS, "all"), default="all", help="default: all")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each mode (8)")
+    parser.add_argument("--rounds", type=int, default=8, help="turns per mode (8)")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds} should be at least 2")

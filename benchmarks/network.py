@@ -1,12 +1,12 @@
 """Samples per second of each network, forward as in acting and forward+backward as in learning, and their share of the
-machine's sgemm peak. The networks with convolutions are measured with PyTorch's at their best (channels-last, chunks
-that fit the caches) and with our kernels, alternating; then each layer of the impala network alone.
+machine's sgemm peak. Convolutional networks are measured with PyTorch at its best (channels-last, chunks that fit the
+caches) and with our kernels, alternating; then each layer of the impala network alone.
 
     .venv/bin/python benchmarks/network.py                        # one thread, AVX-512
     .venv/bin/python benchmarks/network.py --num-threads 2
-    .venv/bin/python benchmarks/network.py --instruction-set avx2  # PyTorch is held to AVX2 as well
+    .venv/bin/python benchmarks/network.py --instruction-set avx2  # PyTorch is limited to AVX2 as well
 
-GFLOP/s count direct convolution, two operations per multiply-add, whatever the algorithm does. Figures are medians.
+GFLOP/s count direct convolution, two operations per multiply-add, whatever the algorithm does. Values are medians.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlcluster.settings.schema import NETWORK_NAMES, KernelsName, PolicySettings
 from rlcluster.system import cores, machine
 
-if TYPE_CHECKING:  # torch and numpy are imported for real after the threads are limited
+if TYPE_CHECKING:  # torch and numpy must be imported after the threads are limited
     from torch import Tensor, nn
 
     from rlcluster.environments.interface import EnvironmentSpec
@@ -33,7 +33,7 @@ LAYER_IMAGES = 64
 SHARE_BAR = 0.42  # of the sgemm peak: impala forward+backward with PyTorch's convolutions, one thread
 RATIO_BARS = {"portable": 1.0, "avx2": 1.3, "avx512": 2.0}  # our kernels over PyTorch with the same instructions
 
-# What holds PyTorch to an instruction set, before it is imported.
+# Limits PyTorch to an instruction set; set before it is imported.
 TORCH_LIMITS = {
     "portable": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def count_flop(policy: nn.Module, observations: Tensor) -> Flop:
-    """By a hook on every Conv2d and Linear: each output value takes as many multiply-adds as it has weights."""
+    """Counts by a hook on every Conv2d and Linear: each output value takes one multiply-add per weight."""
     from torch import nn
 
     counts: list[Flop] = []
@@ -85,7 +85,7 @@ def count_flop(policy: nn.Module, observations: Tensor) -> Flop:
 
 
 def sgemm_peak(seconds: float) -> float:
-    """FLOP/s of the fastest single product of square float32 matrices."""
+    """FLOP/s of the fastest product of two square float32 matrices."""
     import torch
 
     best = 0.0
@@ -100,7 +100,7 @@ def sgemm_peak(seconds: float) -> float:
 
 
 def measure_network(network: str, options: argparse.Namespace, peak: float) -> list[str]:
-    """The lines of one network; with two kinds of kernels, they take turns."""
+    """The table rows of one network; two kinds of kernels are measured alternately."""
     from rlcluster.experiments.check import forward_pass, random_observations, samples_per_second, training_pass
 
     spec = _spec(network)
@@ -130,7 +130,7 @@ def measure_network(network: str, options: argparse.Namespace, peak: float) -> l
 
 
 def measure_layers(options: argparse.Namespace, peak: float) -> None:
-    """Each kind of convolution of the impala network alone, 64 images, with what is fused into it: ours and torch's."""
+    """Each kind of convolution of the impala network alone, on 64 images, with fused operations: ours and torch's."""
     print(f"\n{'layer':24}{'pass':18}{'torch GFLOP/s':>14}{'ours GFLOP/s':>14}{'share':>8}{'ratio':>8}")
     layers = (
         (0, "3->16 at 64x64"),
@@ -155,10 +155,10 @@ def measure_layers(options: argparse.Namespace, peak: float) -> None:
 def _layer_passes(
     index: int, backward: bool, instruction_set: str
 ) -> tuple[Callable[[], object], Callable[[], object], float]:
-    """Our pass of layer `index`, torch's, and the operations of each.
+    """Our pass of layer `index`, torch's, and the number of operations.
 
-    Forward: from bytes (layer 0), or convolution and bias (a stage's first), or with the sum and the ReLU (a block's
-    second). Backward: all gradients of it, ReLU included; for layer 0 those of the weights alone.
+    Forward: from bytes (layer 0), convolution and bias (first of a stage), or these with residual sum and ReLU (second
+    of a block). Backward: all gradients, ReLU included; for layer 0 only those of the weights and biases.
     """
     import torch
     from torch.nn import functional
@@ -195,7 +195,7 @@ def _layer_passes(
 
 
 class LayerImages(NamedTuple):
-    """What one layer is measured on, [B, H, W, C]."""
+    """The inputs of one layer's measurement, [B, H, W, C]."""
 
     raw: Tensor  # bytes, the input of layer 0
     x: Tensor
@@ -271,11 +271,11 @@ def _spec(network: str) -> EnvironmentSpec:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-threads", type=int, default=1, help="threads of torch and of the kernels (1)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement (1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each measurement (1)")
     parser.add_argument("--instruction-set", choices=TORCH_LIMITS, default="avx512", help="of the kernels (avx512)")
     options = parser.parse_args()
     if options.instruction_set.replace("avx512", "avx512f") not in ("portable", *machine.cpu_flags()):
-        parser.error(f"--instruction-set {options.instruction_set}: this processor does not have it")
+        parser.error(f"--instruction-set {options.instruction_set}: not supported by this processor")
     if options.num_threads < 1 or options.seconds <= 0:
         parser.error(f"--num-threads {options.num_threads} --seconds {options.seconds:g}: both should be positive")
     return options

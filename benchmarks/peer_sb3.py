@@ -1,11 +1,11 @@
 """Stable-Baselines3's PPO on one workload: prints {"fps": ...}, rollout and learning included.
 
-Run by peers.py with the Python of .venv-peers and the flags that `rlcluster train` gets too. peers.py also sets
-OMP_NUM_THREADS and its like, before this process imports torch. The first update warms up and is not counted.
+Run by peers.py with the Python of .venv-peers and the same flags as `rlcluster train`. peers.py also sets
+OMP_NUM_THREADS and the like before this process imports torch. The first update is a warm-up and excluded.
 
-Chosen in the peer's favour: no Monitor around the environments, no logger, all Procgen environments in one engine
-with its own threads, frames transposed by SB3's own wrapper (a view, not a copy). Left as SB3 has it: minibatches
-in one piece, and torch's default memory layout (NCHW); channels-last would make the impala network faster.
+In SB3's favour: no Monitor around the environments, no logger, all Procgen environments in one engine with its own
+threads, frames transposed by SB3's own wrapper (a view, not a copy). SB3's defaults kept: undivided minibatches, and
+torch's default memory layout (NCHW); channels-last would make the impala network faster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     model.learn(rollout_size)
     steps = rollout_size * (options.total_updates - 1)
     start = time.perf_counter()
-    model.learn(steps, reset_num_timesteps=False)  # goes on: the environments are not reset
+    model.learn(steps, reset_num_timesteps=False)  # continues: the environments are not reset
     seconds = time.perf_counter() - start
     assert model.num_timesteps == rollout_size + steps
     environments.close()
@@ -70,7 +70,7 @@ def make_model(options: argparse.Namespace, environments: VecEnv) -> PPO:
 
 
 def policy_arguments(network: str) -> dict[str, Any]:
-    """SB3's own defaults for mlp are ours: two towers of two layers of 64 tanh units, and Adam's epsilon 1e-5."""
+    """SB3's defaults for mlp equal ours: two towers of two layers of 64 tanh units, and Adam's epsilon 1e-5."""
     if network == "mlp":
         return {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
     extractor = {"impala": ImpalaExtractor, "nature": NatureCNN}[network]
@@ -115,7 +115,7 @@ def make_environments(options: argparse.Namespace) -> VecEnv:
 
 
 class ProcgenVecEnv(VecEnv):
-    """Procgen's engine as SB3 wants it. After the end of an episode the engine shows the next one by itself."""
+    """Procgen's engine behind SB3's interface. The engine resets finished episodes by itself."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from procgen import ProcgenGym3Env
@@ -146,7 +146,7 @@ class ProcgenVecEnv(VecEnv):
         self._engine.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None for _ in self._get_indices(indices)]  # SB3 asks for the render mode: there is none
+        return [None for _ in self._get_indices(indices)]  # SB3 queries the render mode: there is none
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError(f"the engine has no attribute {attr_name}")

@@ -16,8 +16,8 @@ Measurements alternate (ours, peer, ours, peer, ...), each in a process of its o
 counted. The results are medians over the repeats; `pairs` are the lowest and the highest ratio of neighbours. `bar` is
 the ratio that the project requires of itself; `-` where it requires none.
 
-`others` is how many cores other processes kept busy meanwhile, at worst. It should be 0.0: where two threads share
-their two cores with a stranger, both sides were seen to run many times slower, and not by the same factor.
+`others` is the most cores that other processes kept busy. It should be 0.0: when two threads share their two cores with
+another process, both sides can run many times slower, and not by the same factor.
 
     .venv/bin/python benchmarks/peers.py --peer all --workload all --threads 1,2 --repeats 3
 """
@@ -94,11 +94,11 @@ MATCHES = (
 
 
 class Pair(NamedTuple):
-    """The fps of two measurements, one after the other."""
+    """The fps of two consecutive measurements."""
 
     ours: float
     peer: float
-    others: float  # cores that other processes kept busy meanwhile
+    others: float  # cores kept busy by other processes meanwhile
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def make_peer_environment() -> None:
-    """Made if it is missing; filled in any case, which is done at once where nothing is missing."""
+    """Creates the environment if missing and installs its packages, which is quick if they are there."""
     if not PEER_PYTHON.exists():
         run([sys.executable, "-m", "venv", str(PEER_ENVIRONMENT)])
     for packages in (PEER_PACKAGES, CLEANRL):

@@ -1,8 +1,8 @@
-"""How long `rlcluster compare` takes on two long runs, and how large the page of ten runs is.
+"""The time of `rlcluster compare` on two long runs, and the page size for ten.
 
     python benchmarks/reports.py --updates 20000 --repeats 3
 
-The runs are made here: a log of so many updates each, with episodes, as an hour of training leaves it.
+The runs are synthetic: each has a log of --updates updates with episodes, like an hour of training.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_run(path: Path, mode: str, seed: int, updates: int) -> Path:
 
 
 def compare(runs: list[Path], output: Path) -> float:
-    """Seconds of the whole command, the start of Python included."""
+    """Seconds for the whole command, including Python's start-up."""
     command = [sys.executable, "-m", "rlcluster", "compare", *map(str, runs), "--output", str(output)]
     begin = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)

@@ -1,11 +1,11 @@
-"""Shows that a change leaves the results alone: short runs of every cell of the table of algorithms and modes, recorded
-with one checkout and compared with those of another, to the bit.
+"""Shows that a change has no effect on results: records short runs of every algorithm in every mode with one checkout,
+and compares them bit for bit with those of another.
 
     python benchmarks/same_results.py record FOLDER      # with the Python of each checkout's own environment
     python benchmarks/same_results.py compare FOLDER FOLDER
 
-Timings, memory and what depends on them are left out. A3C with several workers is asynchronous: of its runs only the
-names of the fields are compared.
+Timings, memory and dependent fields are ignored. A3C with several workers is asynchronous: only the field names of its
+runs are compared.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Case(NamedTuple):
     name: str
     arguments: tuple[str, ...]
     is_exact: bool = True
-    is_resumed: bool = False  # half of it in a second process
+    is_resumed: bool = False  # the second half in a new process
 
 
 def cases() -> list[Case]:
-    """All twelve cells on CartPole; on CoinRun with our kernels and with PyTorch; some of them resumed."""
+    """All twelve cells on CartPole; several on CoinRun, with our kernels and with PyTorch; some resumed."""
     cells = {
         **{f"{name}_sequential": (name, "--mode", "sequential") for name in ("ppo", "a2c", "impala", "a3c")},
         **{f"{name}_{mode}": (name, "--mode", mode, *TWO) for name in ("ppo", "a2c") for mode in _MANY},
@@ -94,12 +94,12 @@ def compare(before: Path, after: Path) -> int:
         num_different += not is_same
         print(f"{'same' if is_same else 'DIFFERENT'}  {case.name}")
         if not is_same and case.is_exact:
-            _tell(old, new)
+            _print_difference(old, new)
     print(f"{len(cases()) - num_different} of {len(cases())} are the same")
     return 1 if num_different else 0
 
 
-def _tell(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+def _print_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     for before, after in zip(old, new, strict=False):
         different = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         for key in sorted(different):

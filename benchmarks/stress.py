@@ -1,8 +1,8 @@
-"""Kills random processes of parallel runs at random moments, with restarts on, and looks at what is left.
+"""Kills random processes of parallel runs at random times, with restarts enabled, and checks that the runs recover.
 
-Each run (IMPALA and A3C in turns, on CartPole) loses an actor, a worker or its learner again and again (kill -9, or
-stopped until its time-out). It must go on from its last checkpoint and finish: no hang, no lost checkpoint, no process
-and no shared memory left behind, and a step counter that never goes back further than the last checkpoint.
+Each run (IMPALA and A3C alternately, on CartPole) repeatedly loses an actor, a worker or its learner (kill -9, or
+SIGSTOP until time-out). It must resume from its last checkpoint and finish: no hang, no lost checkpoint, no orphaned
+process or shared memory, and a step counter that never falls behind the last checkpoint.
 
     .venv/bin/python benchmarks/stress.py --kills 20 --seed 0
 """
@@ -23,18 +23,18 @@ import psutil
 
 KILLS_PER_RUN = 4
 TIMEOUT_SECONDS = 15
-PATIENCE_SECONDS = 180.0
+RECOVERY_SECONDS = 180.0
 SHARED_MEMORY = Path("/dev/shm")
 
 
 class FailureFoundError(Exception):
-    """What should not have happened."""
+    """A violated guarantee."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="in all (20)")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments and victims; default: another each time")
+    parser.add_argument("--kills", type=int, default=20, help="total number (20)")
+    parser.add_argument("--seed", type=int, default=None, help="of the times and victims; default: random")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
@@ -60,14 +60,14 @@ def _stress(algorithm: str, run: Path, kills: int, draws: random.Random) -> None
         saved, seen = 0, set[psutil.Process]()
         for kill in range(kills):
             _wait_for_restart(process, run, kill)
-            time.sleep(draws.uniform(0.0, 4.0))  # in the middle of the start, of an update or of a checkpoint
+            time.sleep(draws.uniform(0.0, 4.0))  # during start-up, an update or a checkpoint
             saved = max(saved, _newest_checkpoint(run))
             seen.update(_strike(process, draws))
         _wait_for_restart(process, run, kills)
         if _state(run)["steps_global"] < saved:
-            raise FailureFoundError(f"it went on at step {_state(run)['steps_global']}, but {saved} had been saved")
+            raise FailureFoundError(f"it resumed at step {_state(run)['steps_global']}, but {saved} had been saved")
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = process.communicate(timeout=RECOVERY_SECONDS)
     except subprocess.TimeoutExpired:
         raise FailureFoundError("the run hangs") from None
     finally:
@@ -75,13 +75,13 @@ def _stress(algorithm: str, run: Path, kills: int, draws: random.Random) -> None
     if process.returncode != 128 + signal.SIGTERM:
         raise FailureFoundError(f"exit code {process.returncode}: {errors.decode()}")
     if left := _shared_names() - names_before:
-        raise FailureFoundError(f"shared memory is left: {sorted(left)}")
+        raise FailureFoundError(f"shared memory left behind: {sorted(left)}")
     if left := [member for member in seen if _is_alive(member)]:
-        raise FailureFoundError(f"processes are left: {left}")
+        raise FailureFoundError(f"processes left behind: {left}")
     (metrics,) = run.glob("logs/*/metrics.jsonl")
     steps = [json.loads(line)["steps_global"] for line in metrics.read_text().splitlines()]
     if steps != sorted(steps):
-        raise FailureFoundError("the steps in the log go back")
+        raise FailureFoundError("steps_global decreases in the log")
 
 
 def _command(algorithm: str, run: Path, max_restarts: int) -> list[str]:
@@ -94,8 +94,8 @@ def _command(algorithm: str, run: Path, max_restarts: int) -> list[str]:
 
 
 def _wait_for_restart(process: subprocess.Popen[bytes], run: Path, restarts: int) -> None:
-    """Until the run has been started again so often and its processes are up."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Waits until the run has restarted `restarts` times and its processes are up."""
+    deadline = time.monotonic() + RECOVERY_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             _, errors = process.communicate()
@@ -104,11 +104,11 @@ def _wait_for_restart(process: subprocess.Popen[bytes], run: Path, restarts: int
         if state.get("restarts") == restarts and state.get("state") == "running" and len(_members(process)) >= 3:
             return
         time.sleep(0.05)
-    raise FailureFoundError(f"restart {restarts} did not come in {PATIENCE_SECONDS:g} s")
+    raise FailureFoundError(f"restart {restarts} did not happen within {RECOVERY_SECONDS:g} s")
 
 
 def _strike(process: subprocess.Popen[bytes], draws: random.Random) -> list[psutil.Process]:
-    """Ends or stops one of its processes; returns all of them."""
+    """Kills or stops one of the run's processes; returns all of them."""
     members = _members(process)
     if members:
         victim = draws.choice(members)
@@ -131,9 +131,7 @@ def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def _is_alive(member: psutil.Process) -> bool:
-    """A dead one may still have its number: that of an actor whose learner was killed, until the system's first process
-    has looked.
-    """
+    """A zombie is not alive: an actor whose learner was killed stays one until init reaps it."""
     try:
         return member.is_running() and member.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -1,8 +1,8 @@
 """`pip install` with the CPU build of PyTorch: python scripts/install.py ARGUMENTS OF PIP INSTALL
 
-pip is asked first what it would install. Only where that is a CUDA build, the CPU build is taken from PyTorch's own
-index; no other package comes from there, and otherwise its address is never contacted. The question is about torch
-alone: an old pip downloads what it is asked about (and finds it in its cache when it installs it).
+First asks pip, by a dry run, what it would install. Only if that is a CUDA build does it install the CPU build from
+PyTorch's own index; no other package comes from there, and otherwise the index is never contacted. The dry run covers
+torch alone: an old pip downloads what it resolves (and finds it in its cache when it installs).
 
 Runs with the bare Python of a new environment: standard library only.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
-from rlcluster.system.torch_build import CPU_INDEX, brings_cuda  # noqa: E402 - it is not installed yet
+from rlcluster.system.torch_build import CPU_INDEX, brings_cuda  # noqa: E402 - not installed yet
 
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 TORCH = ("--no-deps", "--constraint", str(ROOT / "constraints.txt"), "torch")
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     report = would_install()
     if report is not None and brings_cuda(report) and not install_cpu_build():
         print(
-            f"warning: no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which brings CUDA and "
+            f"warning: no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which includes CUDA and "
             "takes 5 GB",
             file=sys.stderr,
         )
@@ -38,14 +38,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def would_install(*options: str) -> Any:
-    """pip's report on torch; None where it has none to give. An installed torch is kept, so the report is empty."""
+    """pip's dry-run report on torch; None if pip fails. It is empty if torch is already installed."""
     command = [*PIP, "--dry-run", "--report", "-", *options, *TORCH]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(result.stdout) if result.returncode == 0 else None
 
 
 def install_cpu_build() -> bool:
-    """Asked first here too: pip may have further sources, and take the CUDA build from one of them."""
+    """Installs the CPU build; returns False if it cannot. A dry run comes first: pip may be configured with further
+    indexes and take the CUDA build from one of them.
+    """
     report = would_install(*FROM_CPU_INDEX)
     if report is None or brings_cuda(report):
         return False

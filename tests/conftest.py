@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Shared helpers and fixtures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
-from rlcluster.system.launcher import LOOPBACK, Place
+from rlcluster.system.launcher import LOOPBACK, Placement
 from rlcluster.system.processes import run_ranks
 from rlcluster.system.signals import StopRequest
 
@@ -34,7 +34,7 @@ from rlcluster.runs.status import RunState  # noqa: E402 - it imports numpy
 CARTPOLE = {"--env": "CartPole-v1", "--num-envs": 4, "--n-steps": 32, "--checkpoint-updates": 2, "--num-threads": 1}
 COINRUN = {**CARTPOLE, "--env": "coinrun", "--n-steps": 16, "--network": "nature"}
 
-# Bit for bit the same until the first optimiser's step; then sums are taken in another order.
+# Bit-identical until the first optimiser step; after it, sums are taken in another order.
 EXACT = (
     *("update", "steps_global", "episode_count", "episode_length_mean", "learning_rate"),
     *("episode_reward_mean", "episode_reward_std"),
@@ -47,7 +47,7 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def rlcluster(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The real command, in a process of its own."""
+    """The real command, in its own process."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, check=False, **options)
 
 
@@ -60,7 +60,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The log of a run, less what depends on the clock and on the memory."""
+    """The log of a run, without timings and memory."""
     timing = {"fps", "elapsed_seconds", "memory_gb", "peak_memory_gb"}
     (file,) = run.glob("logs/*/metrics.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -68,7 +68,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def on_ranks(world_size: int, target: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """target(ranks, *arguments) in a real process for each rank, over a real gloo group; their results."""
+    """Runs target(ranks, *arguments) in one real process per rank, over a real gloo group; returns their results."""
     with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
         return run_ranks(world_size, _on_rank, (world_size, f"{folder}/rendezvous", target, arguments), stop)
 
@@ -77,13 +77,13 @@ def _on_rank(
     rank: int, stop: StopRequest, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any
 ) -> Any:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    return target(join_group(Place(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
+    return target(join_group(Placement(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
 
 
 def start(
     run: Path, arguments: list[str], until: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """A command in the background, once its run has a file that matches `until`: no sleep decides anything here."""
+    """Starts a command in the background; returns once its run has a file that matches `until`."""
     process = subprocess.Popen(arguments, stdout=stdout, stderr=stderr, text=True)
     while not list(run.glob(until)):
         if process.poll() is not None:
@@ -96,7 +96,7 @@ def start(
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The spawned ranks of a parallel run, in their order."""
+    """The spawned ranks of a parallel run, in order."""
     children = psutil.Process(process.pid).children(recursive=True)
     return sorted((c for c in children if "spawn_main" in " ".join(c.cmdline())), key=lambda child: child.create_time())
 
@@ -113,7 +113,7 @@ def assert_same_course(ours: list[dict[str, Any]], expected: list[dict[str, Any]
 
 @contextmanager
 def disk_full_after(num_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond `num_bytes`; Python ignores the signal that goes with it."""
+    """No file of this process can grow beyond `num_bytes`; Python ignores the accompanying SIGXFSZ."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -124,7 +124,7 @@ def disk_full_after(num_bytes: int) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _kernels(request: pytest.FixtureRequest) -> None:
-    """Without a compiler there are no kernels, and nothing in their folder to test."""
+    """Skips the kernels' tests where there was no compiler to build them."""
     if request.path.parent.name == "kernels":
         from rlcluster.networks.kernels.library import KernelsMissingError, load
 
@@ -136,7 +136,7 @@ def _kernels(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test machine may itself be a job of a scheduler; the tests are not."""
+    """Hides the Slurm job that the tests themselves may run in."""
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
 
@@ -144,8 +144,8 @@ def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_run(
     path: Path, flags: dict[str, Any], rewards: list[float | None], fps: float = 1000.0, **changes: Any
 ) -> Path:
-    """A run directory as training leaves it, with one update for each reward: 10 episodes in 1,000 steps. `changes`
-    replace whole files: machine, state, summary, evaluation; None leaves one out.
+    """A run directory as training leaves it, with one update per reward: 10 episodes in 1,000 steps. `changes` replace
+    whole files: machine, state, summary, evaluation; None omits one.
     """
     settings = load_settings(flags.pop("algorithm", None), flags.pop("mode", None), flags=flags)
     logs = path / "logs" / settings.log_name

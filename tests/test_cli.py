@@ -17,7 +17,7 @@ from rlcluster.flags import make_parser
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings, setting_fields
 
-# Settings whose every text is a valid value; a wrong one is shown by the empty text where they need a value.
+# Settings for which any string is valid; where they need a value, the empty string is the invalid one.
 TEXT_SETTINGS = {
     *("env.name", "cluster.master_addr", "hardware.rollout_dir"),
     *("output.output_dir", "output.checkpoint_dir", "output.log_dir"),
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 def run(*arguments: str) -> Outcome:
-    """The command in this process; for what ends before torch is imported."""
+    """Runs the command in this process, for commands that end before torch is imported."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -46,7 +46,7 @@ def run(*arguments: str) -> Outcome:
 
 
 def refusal(*arguments: str) -> str:
-    """The one line with which the command refuses these arguments."""
+    """The one-line error for these arguments."""
     outcome = run(*arguments)
     assert_refused(outcome)
     return outcome.err.removesuffix("\n")
@@ -94,7 +94,7 @@ def test_the_version_is_that_of_the_package():
 
 
 @pytest.mark.parametrize("command", ["train", "scale"])
-def test_every_setting_has_a_flag_in_the_whole_help(command):
+def test_every_setting_has_a_flag_in_help_all(command):
     flags = set(re.findall(r"--[a-z][a-z-]*", run(command, "--help-all").out))
     renamed = {"env.name": "--env", "cluster.num_workers": "--cluster-num-workers"}
     expected = {renamed.get(field.key, "--" + field.name.replace("_", "-")) for field in setting_fields()}
@@ -115,7 +115,7 @@ SCALE_FLAGS = ("--world-sizes", "--scaling", "--repeats", "--warmup-iters")
         ("scale", ("--config", *SCALE_FLAGS, *(flag for flag in COMMON_FLAGS if flag != "--num-workers"))),
     ],
 )
-def test_the_help_shows_the_common_flags_in_their_order_and_names_the_whole_help(command, expected):
+def test_the_help_shows_the_common_flags_in_order_and_points_to_help_all(command, expected):
     outcome = run(command, "--help")
     assert outcome.exit_code == 0
     assert tuple(re.findall(r"^  (--[a-z-]+)", outcome.out, re.MULTILINE)) == expected
@@ -124,7 +124,7 @@ def test_the_help_shows_the_common_flags_in_their_order_and_names_the_whole_help
 
 
 @pytest.mark.parametrize("command", ["train", "scale"])
-def test_the_whole_help_has_a_group_with_its_whole_heading_for_every_section(command):
+def test_help_all_has_a_group_with_its_full_heading_for_every_section(command):
     outcome = run(command, "--help-all")
     assert outcome.exit_code == 0
     words = " ".join(outcome.out.split())
@@ -134,7 +134,7 @@ def test_the_whole_help_has_a_group_with_its_whole_heading_for_every_section(com
         assert f"{name}: {heading} --" in words
 
 
-def test_the_help_of_an_evaluation_names_its_actions():
+def test_the_help_of_evaluate_explains_deterministic():
     assert "--deterministic" in (out := run("evaluate", "--help").out)
     assert "the greedy action instead of a sampled one" in " ".join(out.split())
 
@@ -157,7 +157,7 @@ def test_the_examples_of_the_help_are_commands_that_work(command, monkeypatch):
 @pytest.mark.parametrize(
     "key", [field.key for field in setting_fields() if field.key not in TEXT_SETTINGS], ids=lambda key: key
 )
-def test_a_wrong_value_is_refused_under_the_name_of_the_setting(key):
+def test_an_invalid_value_is_reported_under_the_setting(key):
     flag = {"cluster.num_workers": "--cluster-num-workers"}.get(key, "--" + key.split(".")[1].replace("_", "-"))
     algorithm = OTHERS_SETTINGS.get(key.split(".")[1], "ppo")
     assert refusal("train", algorithm, flag, "wrong").startswith(f"rlcluster: error: {key}=wrong: ")
@@ -176,7 +176,7 @@ def test_a_wrong_value_is_refused_under_the_name_of_the_setting(key):
         ("--backend", "wrong", "cluster.distributed_backend=wrong"),
     ],
 )
-def test_a_flag_known_from_other_scripts_means_the_same_setting(alias, value, key):
+def test_an_alias_sets_the_same_setting(alias, value, key):
     assert refusal("train", alias, value).startswith(f"rlcluster: error: {key}: ")
 
 
@@ -186,7 +186,7 @@ def test_a_flag_wins_over_the_file(tmp_path):
     assert "n_steps * num_envs = 5 * 3 = 15;" in refusal("train", "--config", str(file), "--n-steps", "5")
 
 
-def test_a_flag_for_a_truth_value_may_stand_alone_or_with_a_value(tmp_path):
+def test_a_boolean_flag_may_omit_its_value(tmp_path):
     base = ["train", "--resume", "--output-dir", str(tmp_path)]
     (tmp_path / "config.yaml").write_text("training: {anneal_learning_rate: false}")
     for arguments in (["--anneal-learning-rate"], ["--anneal-learning-rate", "yes"], ["--anneal-learning-rate=true"]):
@@ -218,7 +218,7 @@ def test_the_algorithm_of_the_command_line_decides_which_settings_have_an_effect
         (["train", "--zzz"], "train: error: unknown flag --zzz; see --help-all"),
     ],
 )
-def test_an_unknown_flag_is_refused_with_a_guess(arguments, message):
+def test_an_unknown_flag_is_refused_with_a_suggestion(arguments, message):
     assert refusal(*arguments) == f"rlcluster {message}"
 
 
@@ -230,7 +230,7 @@ def test_a_flag_is_not_abbreviated():
     assert "unknown flag --num-env; did you mean --num-envs?" in refusal("train", "ppo", "--num-env", "8")
 
 
-def test_a_negative_number_in_scientific_notation_is_refused_for_what_it_is():
+def test_a_negative_number_in_scientific_notation_is_a_value_and_not_a_flag():
     assert "training.learning_rate=-1e-3: input should be greater than 0" in refusal(
         "train", "--learning-rate", "-1e-3"
     )
@@ -260,7 +260,7 @@ def test_a_bad_value_is_refused_in_one_line(arguments, part):
     assert part in refusal(*arguments)
 
 
-def test_several_problems_are_listed_below_one_another():
+def test_several_problems_are_listed_line_by_line():
     outcome = run("train", "--num-envs", "0", "--gamma", "2")
     assert outcome.exit_code == 2
     assert outcome.err.splitlines() == [
@@ -273,13 +273,13 @@ def test_several_problems_are_listed_below_one_another():
 # Resuming
 
 
-def test_resume_needs_to_know_the_run():
+def test_resume_needs_a_run():
     assert refusal("train", "--resume") == (
         "rlcluster: error: --resume: give the run to continue with --output-dir DIR"
     )
 
 
-def test_a_directory_that_is_no_run_cannot_be_resumed(tmp_path):
+def test_a_directory_that_is_not_a_run_cannot_be_resumed(tmp_path):
     message = f"rlcluster: error: --resume: {tmp_path} is not a run directory (no config.yaml in it)"
     assert refusal("train", "--resume", "--output-dir", str(tmp_path)) == message
 
@@ -288,7 +288,7 @@ def test_a_run_cannot_be_resumed_with_other_settings(tmp_path):
     (tmp_path / "config.yaml").write_text(load_settings().to_yaml())
     message = refusal("train", "--resume", "--output-dir", str(tmp_path), "--gamma", "0.9", "--seed", "1")
     assert message == (
-        "rlcluster: error: --resume: a run keeps its settings, leave these out: "
+        "rlcluster: error: --resume: a run keeps its settings; leave these out: "
         "env.seed=1 but the run has 42; training.gamma=0.9 but the run has 0.999"
     )
 
@@ -296,10 +296,10 @@ def test_a_run_cannot_be_resumed_with_other_settings(tmp_path):
 def test_a_run_cannot_be_resumed_with_another_algorithm(tmp_path):
     (tmp_path / "config.yaml").write_text(load_settings("ppo").to_yaml())
     message = refusal("train", "a2c", "--resume", "--output-dir", str(tmp_path))
-    assert "is a run of ppo, not of a2c" in message
+    assert "is a run of ppo, not a2c" in message
 
 
-# What needs torch: all in one process, for its import takes seconds
+# Commands that need torch: all in one process, since the import takes seconds
 
 HEAVY_COMMANDS = {
     "more workers than environments": ["train", "--mode", "parallel", "--num-workers", "99", "--output-dir", "new"],
@@ -372,7 +372,7 @@ def heavy_outcomes(heavy_folder, request):
         ("no run at all", "no run with a checkpoint below runs/; give --checkpoint PATH or train first"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(heavy_outcomes, name, message):
+def test_an_impossible_run_is_refused_in_one_line(heavy_outcomes, name, message):
     assert_refused(heavy_outcomes[name])
     assert heavy_outcomes[name].err == f"rlcluster: error: {message}\n"
 
@@ -381,7 +381,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(heavy_outcomes, name, message
     ("name", "part"),
     [("an unknown environment", "CartPoll-v1"), ("a checkpoint that is none", "full/file: is not a whole checkpoint")],
 )
-def test_what_cannot_be_read_is_named_in_one_line(heavy_outcomes, name, part):
+def test_an_unreadable_input_is_named_in_one_line(heavy_outcomes, name, part):
     assert_refused(heavy_outcomes[name])
     assert part in heavy_outcomes[name].err
 
@@ -393,7 +393,7 @@ def test_a_refused_command_writes_nothing(heavy_outcomes, heavy_folder):
     assert (heavy_folder / "full" / "file").read_text() == "something of the user's"
 
 
-def test_the_exit_code_of_a_refusal_reaches_the_shell():
+def test_the_exit_code_of_an_error_reaches_the_shell():
     command = [sys.executable, "-m", "rlcluster", "train", "--num-envs", "0"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     expected = "rlcluster: error: env.num_envs=0: input should be greater than or equal to 1\n"

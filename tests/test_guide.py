@@ -1,4 +1,4 @@
-"""docs/guide.md: every command in it is executed, in its order, with small budgets."""
+"""docs/guide.md: every command is executed, in order, with small budgets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUIDE = ROOT / "docs" / "guide.md"
 PROGRAMS = Path(sys.executable).parent
 
 SMALL = {"--num-envs": "4", "--n-steps": "16", "--network": "nature", "--total-updates": "2"}
-QUICK_GAME = "starpilot"  # its untrained agents die early: no evaluation has to wait for a thousand steps
+QUICK_GAME = "starpilot"  # untrained agents die early, so evaluations are short
 SMALLER = {"--num-workers": "2", "--num-envs-per-worker": "3", "--num-episodes": "2", "--world-sizes": "1,2"}
 DROPPED = ("--duration", "--total-timesteps", "--total-updates", "--num-envs", "--n-steps")
 
@@ -61,7 +61,7 @@ def small_suite(file: Path, folder: Path) -> Path:
 
 
 def exit_code_of(words: list[str]) -> int:
-    """`rlcluster` runs in this process, which has imported everything already; what it starts are real processes."""
+    """Runs `rlcluster` in this process, where everything is imported already; its child processes are real."""
     if words[0] == "rlcluster":
         return main(words[1:])
     return subprocess.run([str(PROGRAMS / words[0]), *words[1:]], capture_output=True, check=False).returncode
@@ -80,7 +80,7 @@ def test_every_command_of_the_guide_works(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     for words in commands(GUIDE.read_text()):
         if words[0] == "make":
-            continue  # the test below looks at the targets
+            continue  # the test below checks the targets
         is_server = words[0] == "tensorboard"  # it would serve for ever
         command = [*words, "--inspect"] if is_server else shortened(words, tmp_path)
         assert exit_code_of(command) == 0, f"{shlex.join(command)}\n{capfd.readouterr().err[-2000:]}"
@@ -89,14 +89,14 @@ def test_every_command_of_the_guide_works(tmp_path, monkeypatch, capfd):
     assert "<video" in (tmp_path / "comparison/comparison.html").read_text()
 
 
-def test_every_target_that_the_documents_name_is_there():
+def test_every_make_target_in_the_documents_exists():
     known = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for file in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
         named = set(re.findall(r"`make ([a-z0-9-]+)", file.read_text()))
         assert named <= known, (file.name, named - known)
 
 
-def test_every_file_that_the_guide_shows_is_there():
+def test_every_file_in_the_guide_exists():
     text = GUIDE.read_text()
     for name in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (GUIDE.parent / name).read_bytes().startswith(b"\x89PNG"), name
@@ -104,7 +104,7 @@ def test_every_file_that_the_guide_shows_is_there():
         assert (ROOT / name).is_file(), name
 
 
-def test_the_plan_in_the_guide_is_a_plan(tmp_path):
+def test_the_plan_in_the_guide_is_valid(tmp_path):
     from rlcluster.experiments.suite_plan import read_suite
 
     (block,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)

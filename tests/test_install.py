@@ -1,4 +1,4 @@
-"""scripts/install.py with a stand-in for pip, which records how it is called and answers as prepared."""
+"""scripts/install.py with a fake pip, which records its calls and gives prepared answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ARGUMENTS = ["--constraint", "constraints.txt", "--editable", ".[dev]"]
 
-# `python -m pip` finds it first. Each question takes the next answer; null is a failure.
+# `python -m pip` finds it first. Each dry run takes the next answer; null is a failure.
 STAND_IN = """
 import json, pathlib, sys
 folder = pathlib.Path(__file__).parent
@@ -56,7 +56,7 @@ def install(folder: Path, answers: list[dict[str, Any] | None], exit_code: int =
     return Outcome(result.returncode, calls, result.stderr)
 
 
-def test_where_the_first_answer_is_a_cpu_build_no_address_is_named(tmp_path: Path) -> None:
+def test_a_cpu_build_by_default_contacts_no_other_index(tmp_path: Path) -> None:
     outcome = install(tmp_path, [CPU])
     question, installation = outcome.calls
     assert (question[0], question[-1]) == ("install", "torch")
@@ -67,7 +67,7 @@ def test_where_the_first_answer_is_a_cpu_build_no_address_is_named(tmp_path: Pat
     assert (outcome.exit_code, outcome.err) == (0, "")
 
 
-def test_where_cuda_would_come_torch_alone_is_taken_from_the_cpu_index(tmp_path: Path) -> None:
+def test_instead_of_a_cuda_build_only_torch_comes_from_the_cpu_index(tmp_path: Path) -> None:
     outcome = install(tmp_path, [CUDA, CPU])
     first, second, torch, installation = outcome.calls
     assert CPU_INDEX not in first
@@ -82,7 +82,7 @@ def test_where_cuda_would_come_torch_alone_is_taken_from_the_cpu_index(tmp_path:
     assert (outcome.exit_code, outcome.err) == (0, "")
 
 
-def test_where_the_cpu_index_has_no_answer_one_line_warns_and_the_default_build_is_installed(tmp_path: Path) -> None:
+def test_without_the_cpu_index_one_line_warns_and_the_default_build_is_installed(tmp_path: Path) -> None:
     for name, answer in {"unreachable": None, "another source gives CUDA": CUDA}.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -94,7 +94,7 @@ def test_where_the_cpu_index_has_no_answer_one_line_warns_and_the_default_build_
         assert outcome.err.startswith(f"warning: no CPU build of PyTorch from {CPU_INDEX}; ")
 
 
-def test_where_pip_cannot_answer_the_installation_itself_says_why(tmp_path: Path) -> None:
+def test_if_the_dry_run_fails_the_installation_itself_reports_why(tmp_path: Path) -> None:
     outcome = install(tmp_path, [None], exit_code=1)
     assert [call[-1] for call in outcome.calls] == ["torch", ".[dev]"]
     assert outcome.exit_code == 1

@@ -12,7 +12,7 @@ from rlcluster.plan import (
     Rates,
     choose_split,
     forecast,
-    local_places,
+    local_placements,
     needs_rates,
     num_local_ranks,
     partition,
@@ -25,7 +25,7 @@ from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
-from rlcluster.system.launcher import Place
+from rlcluster.system.launcher import Placement
 
 FOUR = Cores(4, tuple(Core(k, k) for k in range(4)))
 HYPER_THREADS = Cores(8, tuple(Core(k, k % 4) for k in range(8)))  # four physical cores 0..3, second threads 4..7
@@ -39,7 +39,7 @@ def settings_for(algorithm: str, mode: str, **flags: Any) -> Settings:
 
 def plan_for(settings: Settings, cores: Cores, rates: Rates | None = None) -> Plan:
     world_size = num_local_ranks(settings, cores)
-    return resolve(settings, [cores] * world_size, local_places(world_size), [rates] * world_size)
+    return resolve(settings, [cores] * world_size, local_placements(world_size), [rates] * world_size)
 
 
 # Ranks
@@ -68,10 +68,10 @@ def test_there_are_never_more_ranks_than_environments() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "threads"), [(1, 8), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
 def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: int) -> None:
-    place = Place(0, num_ranks, 0, num_ranks)
-    assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, place).threads == threads
+    placement = Placement(0, num_ranks, 0, num_ranks)
+    assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, placement).threads == threads
     given = settings_for("ppo", "parallel", **{"hardware.num_threads": 5})
-    assert share_of_rank(given, HYPER_THREADS, place).threads == 5
+    assert share_of_rank(given, HYPER_THREADS, placement).threads == 5
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: 
 )
 def test_ranks_that_claim_all_cores_are_pinned_each_to_its_own(num_ranks: int, threads: int, expected: Any) -> None:
     settings = settings_for("ppo", "parallel", **{"hardware.num_threads": threads})
-    places = [Place(rank, num_ranks, rank, num_ranks) for rank in range(num_ranks)]
-    assert [share_of_rank(settings, HYPER_THREADS, place).cores for place in places] == expected
+    placements = [Placement(rank, num_ranks, rank, num_ranks) for rank in range(num_ranks)]
+    assert [share_of_rank(settings, HYPER_THREADS, placement).cores for placement in placements] == expected
     free = settings_for("ppo", "parallel", **{"hardware.num_threads": threads, "parallel.pin_workers": "no"})
-    assert [share_of_rank(free, HYPER_THREADS, place).cores for place in places] == [()] * num_ranks
+    assert [share_of_rank(free, HYPER_THREADS, placement).cores for placement in placements] == [()] * num_ranks
 
 
 def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
@@ -99,8 +99,8 @@ def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
 
 def test_launched_ranks_on_two_machines_each_use_their_own() -> None:
     """Two ranks on a machine of four cores, one on a machine of eight hardware threads."""
-    places = [Place(0, 3, 0, 2), Place(1, 3, 1, 2), Place(2, 3, 0, 1)]
-    plan = resolve(settings_for("ppo", "distributed"), [FOUR, FOUR, HYPER_THREADS], places, [None] * 3)
+    placements = [Placement(0, 3, 0, 2), Placement(1, 3, 1, 2), Placement(2, 3, 0, 1)]
+    plan = resolve(settings_for("ppo", "distributed"), [FOUR, FOUR, HYPER_THREADS], placements, [None] * 3)
     assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 5), range(5, 8)]
     assert [rank.threads for rank in plan.ranks] == [2, 2, 8]
     assert [rank.cores for rank in plan.ranks] == [(0, 1), (2, 3), (0, 4, 1, 5, 2, 6, 3, 7)]

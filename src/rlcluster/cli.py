@@ -17,7 +17,7 @@ from rlcluster.settings.schema import (
     Settings,
     setting_fields,
 )
-from rlcluster.system.console import say, training_summary
+from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.launcher import launched
 
@@ -35,19 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         exit_code = 130
     except Exception:
-        if not _is_in_a_group():
+        if not _is_in_process_group():
             raise
         say(f"rlcluster: {_rank_prefix()}\n{traceback.format_exc()}", stream=sys.stderr)
         exit_code = EXIT_RUN_FAILED
-    if _is_in_a_group():  # gloo's threads may abort a normal exit
+    if _is_in_process_group():  # gloo's threads may abort a normal exit
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
     return exit_code
 
 
-def _is_in_a_group() -> bool:
-    """True for a rank that a launcher has started, once it has met the others."""
+def _is_in_process_group() -> bool:
+    """True for a rank that a launcher has started, once it has joined the others."""
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_initialized()
 
@@ -59,6 +59,7 @@ def _rank_prefix() -> str:
 
 def _train(options: argparse.Namespace) -> int:
     settings = _settings(options)
+    from rlcluster.training.progress import training_summary
     from rlcluster.training.train import train
 
     result = train(settings, resume=options.resume)
@@ -66,14 +67,14 @@ def _train(options: argparse.Namespace) -> int:
         say(training_summary(result.summary, str(result.run)))
         if result.signal_number is not None:
             say(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")
-    place = launched()
-    if result.signal_number is None or (place is not None and place.max_restarts > 0):
-        return 0  # a launcher would take another code for a failure and start the ranks again
+    placement = launched()
+    if result.signal_number is None or (placement is not None and placement.max_restarts > 0):
+        return 0  # a launcher would take a non-zero code for a failure and restart the ranks
     return 128 + result.signal_number
 
 
 def _given_flags(options: argparse.Namespace) -> dict[str, str]:
-    """The settings that were given as flags, under their keys."""
+    """The settings given as flags, by key."""
     return {field.key: value for field in setting_fields() if (value := getattr(options, field.key)) is not None}
 
 
@@ -105,7 +106,7 @@ def _check(options: argparse.Namespace) -> int:
 def _scale(options: argparse.Namespace) -> int:
     from rlcluster.system import cores
 
-    cores.limit_threads(1)  # this process waits; the runs have threads of their own
+    cores.limit_threads(1)  # this process only waits; the runs have their own threads
     from rlcluster.experiments.scaling import ScaleRequest, scale_command
 
     flags = _given_flags(options)

@@ -1,4 +1,4 @@
-"""What the commands of `rlcluster` accept: a parser for each, with a flag for every setting."""
+"""The command-line parsers of `rlcluster`: one per command, with a flag for every setting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlcluster.settings.schema import (
 )
 from rlcluster.system.errors import EXIT_USAGE
 
-# Flags whose name is not simply that of the setting, and further names that users know from other scripts.
+# Flags whose name differs from the setting's, and aliases that users know from other scripts.
 FLAG_NAMES = {
     "env.name": ("--env", "--env-id"),
     "training.n_steps": ("--n-steps", "--rollout-steps"),
@@ -37,7 +37,7 @@ COMMON = (
     *("hardware.num_threads", "env.seed", "policy.network", "training.learning_rate", "training.n_steps"),
     *("env.num_levels", "output.output_dir"),
 )
-DECIDED_BY_SCALE = ("parallel.num_workers",)  # by --world-sizes
+DECIDED_BY_SCALE = ("parallel.num_workers",)  # set by --world-sizes
 
 TRAIN_EXAMPLES = """examples:
   rlcluster train ppo --env coinrun --duration 30m
@@ -69,9 +69,7 @@ def make_parser() -> Parser:
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, with a guess at what was meant; -1e-3 is a number. Where there are very many flags, `--help`
-    shows the `brief` ones alone.
-    """
+    """One-line errors with a suggestion; -1e-3 is a number. If `brief` is set, `--help` shows only those flags."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Formatter, **options})
@@ -94,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def refuse_unknown_flags(self, arguments: Sequence[str]) -> None:
-        """Before anything else is parsed: else the value of a misspelt flag is taken for a positional argument."""
+        """Called before parsing: otherwise the value of a misspelt flag is taken for a positional argument."""
         parser = self._subparsers_by_name().get(next(iter(arguments), ""), self)
         for argument in arguments:
             name = argument.split("=", 1)[0]
@@ -112,7 +110,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Keeps the lines of a text that has several; leaves more room for the flags."""
+    """Keeps the line breaks of multi-line texts; gives the flags more room."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34)
@@ -133,11 +131,11 @@ def _add_train(commands: Any) -> None:
         "train",
         help="train an agent",
         usage="rlcluster train [ALGORITHM] [--config FILE] [flags]",
-        description="Train an agent. Every setting of the YAML file is a flag too, and a flag wins over the file.",
+        description="Train an agent. Every setting of the YAML file is also a flag, and flags override the file.",
         epilog=TRAIN_EXAMPLES,
     )
     first = _add_algorithm_and_file(parser)
-    mode = parser.add_argument("--mode", choices=MODE_NAMES, help="default: the file's, or sequential")
+    mode = parser.add_argument("--mode", choices=MODE_NAMES, help="default: the file's, else sequential")
     resume = parser.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
     settings = _add_settings(parser)
     parser.brief = [*first, mode, *(settings[key] for key in COMMON), resume]
@@ -146,13 +144,13 @@ def _add_train(commands: Any) -> None:
 def _add_algorithm_and_file(parser: Parser) -> tuple[argparse.Action, argparse.Action]:
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting and exit")
     return (
-        parser.add_argument("algorithm", nargs="?", choices=tuple(ALGORITHMS), help="default: the file's, or ppo"),
+        parser.add_argument("algorithm", nargs="?", choices=tuple(ALGORITHMS), help="default: the file's, else ppo"),
         parser.add_argument("--config", metavar="FILE", help="YAML or JSON file with settings"),
     )
 
 
 def _add_settings(parser: Parser) -> Mapping[str, argparse.Action]:
-    """A flag for every setting, in a group for each section; the actions by the settings' keys."""
+    """Adds a flag for every setting, grouped by section; returns the actions by setting key."""
     groups: dict[str, Any] = {}
     actions = {}
     for field in setting_fields():
@@ -164,7 +162,7 @@ def _add_settings(parser: Parser) -> Mapping[str, argparse.Action]:
 
 
 def _add_flag(group: Any, field: SettingField) -> argparse.Action:
-    """A flag for one setting. Its value stays text: the settings convert it by declared type."""
+    """Adds a flag for one setting. Its value stays a string: the settings convert it by declared type."""
     names = flag_names(field)
     default = "null" if field.info.default is None else field.info.default
     others = [
@@ -190,13 +188,16 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", metavar="PATH", help="checkpoint or run directory (default: the latest in runs/)"
     )
-    parser.add_argument("--env", metavar="NAME", help="another environment than the one of the training")
-    parser.add_argument("--num-episodes", type=_positive, default=100, help="episodes, all of which count (100)")
-    parser.add_argument("--deterministic", action="store_true", help="the greedy action instead of a sampled one")
+    parser.add_argument("--env", metavar="NAME", help="environment to evaluate in (default: that of the training)")
+    parser.add_argument("--num-episodes", type=_positive, default=100, help="episodes to play; all count (100)")
+    parser.add_argument("--deterministic", action="store_true", help="take the greedy action instead of a sampled one")
     parser.add_argument(
-        "--levels", choices=("test", "train", "both"), default="test", help="unseen levels or training levels"
+        "--levels",
+        choices=("test", "train", "both"),
+        default="test",
+        help="unseen levels, training levels, or both (test)",
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of the levels and of the actions (0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="random seed of levels and actions (0)")
     parser.add_argument("--render", action="store_true", help="show the first environment in the terminal")
     parser.add_argument("--video", metavar="FILE.mp4", help="write a video of the first environment")
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
@@ -206,30 +207,32 @@ def _add_evaluate(commands: Any) -> None:
 def _add_compare(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
-        help="put runs beside each other",
+        help="compare runs",
         description="Compare runs: a table here, and comparison.png, comparison_report.txt, comparison.html and "
-        "comparison.json. Without runs: the latest run and the latest ones of its algorithm and game in other modes.",
+        "comparison.json. By default: the latest run, and the latest runs of its algorithm and game in other modes.",
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; speed-ups are against the first")
-    parser.add_argument("--sequential", metavar="DIR", help="a run, called Sequential in the table")
-    parser.add_argument("--parallel", metavar="DIR", help="a run, called Parallel in the table")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; speed-ups are relative to the first")
+    parser.add_argument("--sequential", metavar="DIR", help="a run, labelled Sequential in the table")
+    parser.add_argument("--parallel", metavar="DIR", help="a run, labelled Parallel in the table")
     parser.add_argument(
-        "--output", default=".", metavar="DIR|FILE.png", help="folder, or name of the picture (the current directory)"
+        "--output", default=".", metavar="DIR|FILE.png", help="output directory, or file name of the plot (.)"
     )
     parser.add_argument("--reference", action="store_true", help="also show OpenAI's published PPO scores")
-    parser.add_argument("--threshold", type=_finite, metavar="REWARD", help="when did each run first reach this?")
+    parser.add_argument(
+        "--threshold", type=_finite, metavar="REWARD", help="report when each run first reached this reward"
+    )
     parser.add_argument(
         "--score-range",
         type=_score_range,
         action="append",
         default=[],
         metavar="GAME=MIN,MAX",
-        help="scores that count as 0 and 1, instead of the published ones",
+        help="scores normalised to 0 and 1, instead of the published ones",
     )
 
 
 def _add_plot(commands: Any) -> None:
-    parser = commands.add_parser("plot", help="draw the learning curves of a run")
+    parser = commands.add_parser("plot", help="plot the learning curves of a run")
     parser.add_argument("run", nargs="?", metavar="RUN", help="run directory")
     parser.add_argument("--log-file", metavar="FILE", help="a metrics.jsonl instead of a run")
     parser.add_argument("--output", metavar="FILE", help=".png, .pdf or .svg (default: RUN.png in this directory)")
@@ -239,37 +242,41 @@ def _add_plot(commands: Any) -> None:
 def _add_suite(commands: Any) -> None:
     parser = commands.add_parser(
         "suite",
-        help="train and evaluate a whole plan, and report",
-        description="Run every cell of a plan under an equal budget, then compare them. Started again, it goes on "
-        "where it was. docs/guide.md explains the file.",
+        help="train, evaluate and compare all runs of a plan",
+        description="Run every cell of a plan with equal budgets, then compare them. If interrupted, run it again to "
+        "resume. docs/guide.md explains the file.",
     )
     parser.add_argument("file", metavar="FILE.yaml", help="the plan, such as configs/suite_quick.yaml")
-    parser.add_argument("--output-dir", metavar="DIR", help="default: runs/ and the name of the file")
+    parser.add_argument("--output-dir", metavar="DIR", help="default: runs/ and the file's name")
 
 
 def _add_scale(commands: Any) -> None:
     parser = commands.add_parser(
         "scale",
-        help="measure how the speed grows with the workers",
+        help="measure how training speed scales with the number of processes",
         usage="rlcluster scale [ALGORITHM] [--world-sizes W,W,...] [flags]",
-        description="Train in mode parallel with several numbers of workers and compare the speeds. Takes the settings "
-        "of `train`; a run has 30 updates and a worker one thread, unless a flag says otherwise. The budget of a file "
-        "does not count. The results are in --output-dir (default: runs/ and a name made from the date).",
+        description="Train in mode parallel with different numbers of processes and compare the speeds. Takes the "
+        "settings of `train`; by default a run has 30 updates and a process one thread. A budget in the file is "
+        "ignored. Results go to --output-dir (default: a dated name in runs/).",
         epilog=SCALE_EXAMPLES,
     )
     first = _add_algorithm_and_file(parser)
     own = (
         parser.add_argument(
-            "--world-sizes", type=_world_sizes, default=(1, 2, 4), metavar="W,W,...", help="numbers of workers (1,2,4)"
+            "--world-sizes",
+            type=_world_sizes,
+            default=(1, 2, 4),
+            metavar="W,W,...",
+            help="numbers of processes (1,2,4)",
         ),
         parser.add_argument(
             "--scaling",
             choices=("strong", "weak", "both"),
             default="strong",
-            help="strong: num_envs in total; weak: num_envs for each worker (strong)",
+            help="strong: num_envs in total; weak: num_envs per process (strong)",
         ),
-        parser.add_argument("--repeats", type=_positive, default=3, help="runs with each number of workers (3)"),
-        parser.add_argument("--warmup-iters", type=_natural, default=5, help="first updates that do not count (5)"),
+        parser.add_argument("--repeats", type=_positive, default=3, help="runs per number of processes (3)"),
+        parser.add_argument("--warmup-iters", type=_natural, default=5, help="initial updates to exclude (5)"),
     )
     settings = _add_settings(parser)
     parser.brief = [*first, *own, *(settings[key] for key in COMMON if key not in DECIDED_BY_SCALE)]
@@ -277,7 +284,7 @@ def _add_scale(commands: Any) -> None:
 
 def _add_check(commands: Any) -> None:
     parser = commands.add_parser("check", help="test this installation and this machine")
-    parser.add_argument("--output-dir", default=".", metavar="DIR", help="where runs shall be written (here)")
+    parser.add_argument("--output-dir", default=".", metavar="DIR", help="where runs will be written (.)")
     parser.add_argument("--num-threads", type=_positive, help="default: all cores this process may use")
 
 

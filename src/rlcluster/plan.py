@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rlcluster.settings.schema import Settings
 from rlcluster.system.cores import Cores
 from rlcluster.system.errors import UserError
-from rlcluster.system.launcher import Place
+from rlcluster.system.launcher import Placement
 
 SHARED_EFFICIENCY = 0.95  # of cores on which actors and learner alternate: they evict each other's caches
 
@@ -95,15 +95,15 @@ class Plan(NamedTuple):
 
 
 def resolve(
-    settings: Settings, machines: Sequence[Cores], places: Sequence[Place], rates: Sequence[Rates | None]
+    settings: Settings, machines: Sequence[Cores], placements: Sequence[Placement], rates: Sequence[Rates | None]
 ) -> Plan:
-    """The plan of a run whose rank r has places[r], may use machines[r] and has measured rates[r]. Rates are required
-    where `needs_rates`. Raises a UserError if a process would have no environment.
+    """The plan of a run whose rank r has placements[r], may use machines[r] and has measured rates[r]. Rates are
+    required where `needs_rates`. Raises a UserError if a process would have no environment.
     """
-    shares = partition(range(settings.env.num_envs), len(places))
+    shares = partition(range(settings.env.num_envs), len(placements))
     ranks = tuple(
-        _resolve_rank(settings, machine, place, share, rate)
-        for machine, place, share, rate in zip(machines, places, shares, rates, strict=True)
+        _resolve_rank(settings, machine, placement, share, rate)
+        for machine, placement, share, rate in zip(machines, placements, shares, rates, strict=True)
     )
     learns_in_helpers = settings.traits.helpers_in(settings.mode) == "workers"
     return Plan(settings.algorithm, settings.mode, machines[0].allowed, ranks, learns_in_helpers)
@@ -114,7 +114,7 @@ def forecast(settings: Settings, cores: Cores) -> Plan | None:
     if needs_rates(settings):
         return None
     world_size = num_local_ranks(settings, cores)
-    return resolve(settings, [cores] * world_size, local_places(world_size), [None] * world_size)
+    return resolve(settings, [cores] * world_size, local_placements(world_size), [None] * world_size)
 
 
 def needs_rates(settings: Settings) -> bool:
@@ -130,9 +130,9 @@ def num_local_ranks(settings: Settings, cores: Cores) -> int:
     return settings.given_ranks or min(settings.processes(cores.physical, None), settings.env.num_envs)
 
 
-def local_places(world_size: int) -> list[Place]:
-    """The places of ranks that are all on one machine."""
-    return [Place(rank, world_size, rank, world_size) for rank in range(world_size)]
+def local_placements(world_size: int) -> list[Placement]:
+    """The placements of ranks that are all on one machine."""
+    return [Placement(rank, world_size, rank, world_size) for rank in range(world_size)]
 
 
 def with_processes(settings: Settings, num_processes: int) -> Settings:
@@ -153,14 +153,14 @@ class Share(NamedTuple):
     cores: tuple[int, ...]  # pinned to these; empty: not pinned
 
 
-def share_of_rank(settings: Settings, cores: Cores, place: Place) -> Share:
+def share_of_rank(settings: Settings, cores: Cores, placement: Placement) -> Share:
     """Known before the ranks join: threads must be limited, and cores pinned, before torch starts."""
-    num_ranks = place.local_world_size
+    num_ranks = placement.local_world_size
     threads = settings.hardware.num_threads
     if threads is None:
         threads = cores.allowed if num_ranks == 1 else max(1, cores.physical // num_ranks)
     is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers
-    return Share(threads, _cores_of_rank(cores, place.local_rank, num_ranks, threads) if is_pinned else ())
+    return Share(threads, _cores_of_rank(cores, placement.local_rank, num_ranks, threads) if is_pinned else ())
 
 
 def refuse_idle_helpers(settings: Settings, envs: range) -> None:
@@ -179,13 +179,13 @@ def partition(things: range, parts: int) -> list[range]:
     return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
 
 
-def _resolve_rank(settings: Settings, cores: Cores, place: Place, envs: range, rates: Rates | None) -> RankPlan:
-    share, helpers = share_of_rank(settings, cores, place), settings.traits.helpers_in(settings.mode)
+def _resolve_rank(settings: Settings, cores: Cores, placement: Placement, envs: range, rates: Rates | None) -> RankPlan:
+    share, helpers = share_of_rank(settings, cores, placement), settings.traits.helpers_in(settings.mode)
     if helpers is None:
         return RankPlan(envs, share.threads, share.threads, share.cores)
     refuse_idle_helpers(settings, envs)
-    available = max(1, cores.physical // place.local_world_size)
-    exclusive = _exclusive_cores(cores, share, available, place.local_world_size)
+    available = max(1, cores.physical // placement.local_world_size)
+    exclusive = _exclusive_cores(cores, share, available, placement.local_world_size)
     if helpers == "workers":
         return _resolve_workers(settings, share, envs, available, exclusive)
     return _resolve_actors(settings, share, envs, (available, exclusive), rates)

@@ -44,7 +44,7 @@ def test_one_environment_equals_gymnasiums_own() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_dealing_the_environments_differently_changes_nothing(ranks: int) -> None:
+def test_partitioning_the_environments_differently_changes_nothing(ranks: int) -> None:
     together = record(make(indices=range(16)), 100)
     size = 16 // ranks
     parts = [record(make(indices=range(rank * size, (rank + 1) * size)), 100) for rank in range(ranks)]
@@ -53,7 +53,7 @@ def test_dealing_the_environments_differently_changes_nothing(ranks: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0"])
-def test_a_saved_environment_continues_exactly_in_another_instance(name: str) -> None:
+def test_a_saved_environment_resumes_exactly_in_another_instance(name: str) -> None:
     first = make(name)
     record(first, 130)
     states = first.save()
@@ -65,7 +65,7 @@ def test_a_saved_environment_continues_exactly_in_another_instance(name: str) ->
 
 
 def test_a_truncated_episode_shows_its_true_last_observation_and_is_not_terminated() -> None:
-    environment = make("MountainCar-v0", range(1))  # never reaches the goal by pushing left: cut off at 200 steps
+    environment = make("MountainCar-v0", range(1))  # pushing left never reaches the goal: truncated at 200 steps
     reference = gymnasium.make("MountainCar-v0")
     reference.reset(seed=simulator_seed(42, 0))
     for _ in range(199):
@@ -80,7 +80,7 @@ def test_a_truncated_episode_shows_its_true_last_observation_and_is_not_terminat
 
 
 class Opaque(gymnasium.Env[Any, Any]):
-    """An environment with a part that is not plain data."""
+    """An environment with an attribute that is not plain data."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -96,7 +96,7 @@ class Opaque(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
-def test_an_environment_that_cannot_tell_its_state_says_so() -> None:
+def test_an_environment_whose_state_cannot_be_serialised_returns_none() -> None:
     gymnasium.register("Opaque-v0", Opaque)
     assert make("Opaque-v0").save() is None
 

@@ -1,4 +1,4 @@
-"""Procgen against the engine's own Python wrapper, and the promises of our interface."""
+"""Procgen against the engine's own Python wrapper, and the guarantees of our interface."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def make(name: str, indices: range = range(4), num_threads: int = 1, **options: 
 
 
 def actions_for(indices: range, n_steps: int) -> NDArray[np.int64]:
-    """[T, N] arbitrary but fixed for each environment."""
+    """[T, N] arbitrary, but fixed per environment."""
     columns = [np.random.default_rng(i).integers(0, 15, n_steps) for i in indices]
     return np.stack(columns, 1)
 
 
 def record(environment: VectorEnvironment, n_steps: int) -> list[NDArray[np.generic]]:
-    """Everything that n_steps give, as arrays [T, N, ...]."""
+    """The results of n_steps, as arrays [T, N, ...]."""
     rows = []
     for actions in actions_for(range(environment.indices[0], environment.indices[-1] + 1), n_steps):
         step = environment.step(actions)
@@ -63,7 +63,7 @@ def test_a_thousand_steps_equal_those_of_the_engines_own_wrapper(game: str) -> N
 
 
 @pytest.mark.parametrize("game", PROCGEN_GAMES)
-def test_every_game_plays_and_continues_from_its_saved_state_in_another_instance(game: str) -> None:
+def test_every_game_plays_and_resumes_from_its_saved_state_in_another_instance(game: str) -> None:
     first = make(game, range(2), seed=1)
     record(first, 30)
     states = first.save()
@@ -76,7 +76,7 @@ def test_every_game_plays_and_continues_from_its_saved_state_in_another_instance
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_dealing_the_environments_differently_changes_nothing(ranks: int) -> None:
+def test_partitioning_the_environments_differently_changes_nothing(ranks: int) -> None:
     together = record(make("coinrun", range(16)), 50)
     size = 16 // ranks
     parts = [record(make("coinrun", range(rank * size, (rank + 1) * size)), 50) for rank in range(ranks)]
@@ -116,7 +116,7 @@ def test_every_engine_option_changes_what_is_seen(option: dict[str, object]) -> 
     assert not np.array_equal(record(default, 3)[0], record(changed, 3)[0])
 
 
-def test_sequential_levels_go_on_without_a_new_episode() -> None:
+def test_sequential_levels_continue_without_a_new_episode() -> None:
     plain = EnvSettings(name="coinrun")
     assert engine_options(plain, "coinrun")["use_sequential_levels"] is False
     changed = plain.model_copy(update={"use_sequential_levels": True})
@@ -160,7 +160,7 @@ def test_threads_change_nothing(num_threads: int) -> None:
     together.close()
 
 
-def test_an_error_in_a_thread_comes_out() -> None:
+def test_an_error_in_a_thread_is_raised() -> None:
     vector = make("coinrun", num_threads=2)
     vector._handles[1] = "not an engine"
     with pytest.raises(TypeError):

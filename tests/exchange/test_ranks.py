@@ -1,4 +1,4 @@
-"""What ranks do together, over a real gloo group of real processes, against the same in plain Python."""
+"""Collectives over a gloo group of real processes, against plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def everything(ranks: Ranks) -> dict[str, Any]:
         "values": values.tolist(),
         "sum": ranks.sum_(values.clone()).tolist(),
         "bfloat16": ranks.sum_bfloat16_(values.clone()).tolist(),
-        "largest": ranks.largest_(torch.tensor([ranks.rank, -ranks.rank])).tolist(),
+        "largest": ranks.max_(torch.tensor([ranks.rank, -ranks.rank])).tolist(),
         "rows": ranks.gather_rows(rows).tolist(),
         "bytes": ranks.gather_bytes([b"x" * ranks.rank, b"end"]),
         "broadcast": ranks.broadcast(b"from 0" if ranks.rank == 0 else None),
@@ -58,7 +58,7 @@ def test_every_rank_has_the_same_sums_rows_bytes_and_flags(results: list[dict[st
 
 
 def test_bfloat16_on_the_wire_rounds_each_value_and_each_sum_once(results: list[dict[str, Any]]) -> None:
-    """Each rank's value is rounded to 8 bits of mantissa, the sum in float32 is rounded again: nothing else."""
+    """Each rank's value is rounded to 8 bits of mantissa, and the float32 sum once more; nothing else is."""
     expected = sum(torch.tensor(result["values"]).bfloat16().float() for result in results)
     assert isinstance(expected, torch.Tensor)
     for result in results:
@@ -89,7 +89,7 @@ def fail_on_rank_1(ranks: Ranks, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "message"), [("exception", "ZeroDivisionError: a bug"), ("kill", "the process ended by signal SIGKILL")]
 )
-def test_the_rank_that_began_it_is_named_with_its_traceback(how: str, message: str) -> None:
+def test_the_rank_that_failed_first_is_named_with_its_traceback(how: str, message: str) -> None:
     start = time.monotonic()
     with pytest.raises(RankFailedError, match=r"^rank 1 failed: ") as failure:
         on_ranks(3, fail_on_rank_1, how)

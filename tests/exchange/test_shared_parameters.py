@@ -1,15 +1,17 @@
-"""Parameters that go to other processes: whole versions, in order, without a lock."""
+"""Parameters in shared memory: complete versions, in order, without a lock."""
 
 from __future__ import annotations
 
 import multiprocessing
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rlcluster.exchange.shared_parameters import SharedParameters, parameters_file
+from rlcluster.exchange.shared_parameters import HogwildParameters, SharedParameters, hogwild_file, parameters_file
+from rlcluster.system.errors import UserError
 
 SIZE = 200_000
 VERSIONS = 400
@@ -22,7 +24,7 @@ def path() -> Any:
 
 
 def take_until_the_last(path: Path, taken: Any) -> None:
-    """An actor that copies as fast as it can; reports the versions that it saw, or the first torn one."""
+    """An actor that copies as fast as it can; reports the versions it saw, or the first torn one."""
     shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
     versions, version = [], 0
     taken.send("ready")
@@ -35,8 +37,8 @@ def take_until_the_last(path: Path, taken: Any) -> None:
     taken.send(sorted(set(versions)) if versions == sorted(versions) else "a version went back")
 
 
-def test_a_reader_never_sees_half_a_version_while_the_writer_writes(path: Path) -> None:
-    """Version v holds v in every place."""
+def test_a_reader_never_sees_a_torn_version(path: Path) -> None:
+    """Every element of version v is v."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     reader = context.Process(target=take_until_the_last, args=(path, sender))
@@ -54,7 +56,7 @@ def test_a_reader_never_sees_half_a_version_while_the_writer_writes(path: Path) 
     assert result[-1] == VERSIONS
 
 
-def test_before_the_first_version_there_is_version_0(path: Path) -> None:
+def test_the_version_is_0_before_the_first(path: Path) -> None:
     shared = SharedParameters(path, SIZE)
     own = torch.ones(SIZE)
     assert shared.version == 0
@@ -79,7 +81,7 @@ class Overtaken(SharedParameters):
         return version
 
 
-def test_a_copy_that_was_overtaken_is_taken_anew(path: Path) -> None:
+def test_a_copy_that_was_overwritten_is_read_again(path: Path) -> None:
     learner = SharedParameters(path, SIZE)
     learner.publish(torch.full((SIZE,), 1.0), 1)
     own = torch.zeros(SIZE)
@@ -87,12 +89,35 @@ def test_a_copy_that_was_overtaken_is_taken_anew(path: Path) -> None:
     assert (own == 3.0).all()
 
 
-def test_the_version_before_the_newest_can_still_be_taken_and_no_older_one(path: Path) -> None:
+def test_only_the_two_newest_versions_can_be_read(path: Path) -> None:
     shared, own = SharedParameters(path, SIZE), torch.zeros(SIZE)
     for version in (5, 6):
         shared.publish(torch.full((SIZE,), float(version)), version)
     assert shared.take(own, 5) == 5
     assert (own == 5.0).all()
     assert shared.take(own, 6) == shared.take(own) == 6
-    with pytest.raises(ValueError, match="version 4 is gone: 6 has been begun"):
+    with pytest.raises(ValueError, match="version 4 is overwritten: 6 has begun"):
         shared.take(own, 4)
+
+
+@pytest.mark.parametrize("processor", ["aarch64", "arm64", "riscv64", "ppc64le"])
+def test_a_processor_that_may_reorder_stores_is_refused(
+    processor: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    with pytest.raises(UserError, match=rf"store order of x86-64.* {processor}; use --mode sequential$"):
+        SharedParameters(path, SIZE)
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "AMD64"])
+def test_x86_64_is_accepted_under_both_of_its_names(
+    processor: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    assert SharedParameters(path, SIZE).version == 0
+
+
+def test_hogwild_parameters_need_no_store_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with hogwild_file(SIZE, 2) as file:
+        assert HogwildParameters(file.path, SIZE, 2).steps.tolist() == [0, 0]

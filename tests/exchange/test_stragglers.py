@@ -1,4 +1,4 @@
-"""Late ranks: DD-PPO's rule, what the others gain by it, and the gradient of rollouts of unequal lengths."""
+"""Straggler preemption: DD-PPO's rule, what it saves, and the gradient over rollouts of unequal lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 40
 
 
 class SeveralRanks(Ranks):
-    """Five ranks that count themselves in one process."""
+    """Five ranks simulated in one process."""
 
     world_size = 5
 
@@ -41,7 +41,7 @@ def test_the_rule_is_60_percent_finished_and_25_percent_done() -> None:
     assert race.is_over(STEPS)  # three: 60 %
     assert not race.is_over(9)
     assert race.is_over(10)
-    assert not Race(ranks, STEPS, update=4).is_over(30), "another rollout begins anew"
+    assert not Race(ranks, STEPS, update=4).is_over(30), "another rollout starts over"
 
 
 def settings_for(preempt: bool) -> Settings:
@@ -60,7 +60,7 @@ def settings_for(preempt: bool) -> Settings:
 
 
 class SlowEnvironments:
-    """Environments whose every step takes longer."""
+    """Environments with a delay at every step."""
 
     def __init__(self, environments: Any, seconds: float) -> None:
         self._environments, self._seconds = environments, seconds
@@ -74,7 +74,7 @@ class SlowEnvironments:
 
 
 def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
-    """Rank 2 is slow. Returns what the rank has collected and the gradient that all have exchanged."""
+    """Rank 2 is slow. Returns what the rank collected and the all-reduced gradient."""
     settings = settings_for(preempt)
     share = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     vector = environments.make(settings.env, share)
@@ -82,7 +82,7 @@ def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
     model = Model(settings, policy, share, ranks)
     learner = Learner(settings, model, ranks)
-    ranks.sum_(torch.zeros(1))  # all begin together
+    ranks.sum_(torch.zeros(1))  # a barrier
     rollout = actor.collect(policy, 0, Race(ranks, STEPS, 0).is_over if preempt else None).rollout
     start = time.perf_counter()
     ranks.sum_(torch.zeros(1))
@@ -110,12 +110,12 @@ def test_the_others_wait_less_for_a_slow_rank(preempted: list[dict[str, Any]]) -
     assert [result["n_steps"] for result in patient] == [STEPS] * 3
     assert [result["n_steps"] for result in preempted[:2]] == [STEPS] * 2
     assert STEPS / 4 <= preempted[2]["n_steps"] < STEPS
-    assert preempted[0]["waited"] < patient[0]["waited"]  # 10 slow steps in place of 40, by sleeps, not by load
+    assert preempted[0]["waited"] < patient[0]["waited"]  # 10 slow steps instead of 40, by sleeps, not by load
     assert preempted[0]["steps_global"] == 2 * sum(result["n_steps"] for result in preempted)
 
 
 def test_the_gradient_is_the_mean_over_the_samples_taken(preempted: list[dict[str, Any]]) -> None:
-    """Written with torch alone: the mean PPO loss over all samples of all ranks, advantages normalised over them."""
+    """In plain torch: the mean PPO loss over all samples of all ranks, with advantages normalised over them."""
     settings = settings_for(preempt=True)
     policy = make_policy(settings.policy, environments.describe(settings.env), settings.env.seed)
     observations = torch.tensor([row for result in preempted for row in result["observations"]])

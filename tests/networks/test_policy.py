@@ -44,7 +44,7 @@ def test_output_shapes_and_nearly_uniform_first_policy(network: str) -> None:
 
 
 def test_impala_equals_its_literal_definition() -> None:
-    """conv, pool, two times x + conv(relu(conv(relu(x)))), three stages; relu, linear, relu; on plain NCHW floats."""
+    """conv, pool, twice x + conv(relu(conv(relu(x)))), three stages; relu, linear, relu; on plain NCHW floats."""
     functional = torch.nn.functional
     policy = policy_of("impala")
     observations = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The table of algorithms: every record is whole, and what documents and refusals say follows from it."""
+"""The table of algorithms: every record is complete, and the README's table and validation follow from it."""
 
 import importlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlcluster.learning.losses import LOSSES
-from rlcluster.settings.algorithms import ALGORITHMS, OF_SOME_ALGORITHMS
+from rlcluster.settings.algorithms import ALGORITHM_SPECIFIC_SETTINGS, ALGORITHMS
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import MODE_NAMES, setting_fields
 from rlcluster.system.errors import UserError
@@ -33,7 +33,7 @@ def test_the_readmes_table_is_this_one():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("key", OF_SOME_ALGORITHMS)
+@pytest.mark.parametrize("key", ALGORITHM_SPECIFIC_SETTINGS)
 def test_a_setting_that_an_algorithm_does_not_read_is_refused_by_name(algorithm, key):
     default = SETTINGS[key].info.default
     value = {"training.optimizer": "adam", "training.batch_size": 512}.get(key, 1 if default is None else default)

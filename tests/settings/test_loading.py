@@ -32,7 +32,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def refusal(load):
-    """The message with which the text of a settings file is refused."""
+    """The error message for the text of a settings file."""
 
     def refusal_of(text: str, suffix: str = ".yaml", **layers) -> str:
         with pytest.raises(UserError) as caught:
@@ -97,7 +97,7 @@ def test_a_budget_flag_replaces_every_budget_of_the_file(load, flag, value, budg
     assert training.gamma == 0.9
 
 
-def test_several_budgets_of_a_file_all_hold(load):
+def test_several_budgets_in_a_file_all_apply(load):
     training = load("training: {duration: 0.5, total_updates: 3}").training
     assert (training.total_timesteps, training.duration, training.total_updates) == (None, 1800.0, 3)
 
@@ -113,7 +113,7 @@ def test_text_in_yaml_is_converted_by_the_type_of_the_setting(load):
     assert settings.env.name == "no"
 
 
-def test_json_is_as_good_as_yaml(load):
+def test_json_loads_like_yaml(load):
     data = {
         "algorithm": "ppo",
         "env": {"name": "CartPole-v1", "num_envs": 8, "use_backgrounds": False},
@@ -124,7 +124,7 @@ def test_json_is_as_good_as_yaml(load):
     assert load(json.dumps(data), ".json") == load(yaml.safe_dump(data), ".yaml")
 
 
-def test_one_layer_size_is_as_good_in_json_as_in_yaml(load):
+def test_a_single_layer_size_loads_from_json_as_from_yaml(load):
     assert load("policy: {hidden_sizes: 64}").policy.hidden_sizes == (64,)
     assert load('{"policy": {"hidden_sizes": 64}}', ".json").policy.hidden_sizes == (64,)
 
@@ -149,7 +149,7 @@ def test_a_setting_without_a_value_is_not_set(load, nothing):
     assert load(f"training:\n  max_grad_norm: {nothing}\n").training.max_grad_norm is None
 
 
-# The YAML blocks of the first user guides, word for word, and what they say differently from the defaults.
+# The YAML blocks of the first user guides, verbatim, and how they differ from the defaults.
 SEED_SNIPPETS = {
     "000 sequential": (
         """\
@@ -259,7 +259,7 @@ def test_every_yaml_block_of_the_first_guides_loads_unchanged(load, name):
 
 
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
-def test_impala_without_a_file_is_the_one_that_was_measured(mode):
+def test_impala_without_a_file_has_the_measured_configuration(mode):
     file = load_settings(file=CONFIGS / f"impala_{mode}.yaml")
     assert load_settings("impala", mode).to_dict() == file.to_dict()
 
@@ -290,7 +290,7 @@ def test_every_file_in_configs_loads(file):
         ),
     ],
 )
-def test_an_unknown_key_is_refused_with_a_guess_at_what_was_meant(refusal, text, message):
+def test_an_unknown_key_is_refused_with_a_suggestion(refusal, text, message):
     assert refusal(text) == message
 
 
@@ -376,12 +376,12 @@ def test_all_problems_are_listed_in_one_message(refusal):
     ]
 
 
-def test_a_wrong_part_is_not_reported_twice_by_what_depends_on_it(refusal):
+def test_an_invalid_setting_is_not_reported_again_by_those_that_depend_on_it(refusal):
     message = refusal("env: {num_envs: many}\ntraining: {batch_size: 1000}")
     assert message == "env.num_envs=many: input should be a valid integer, unable to parse string as an integer"
 
 
-def test_a_flag_does_not_hide_a_section_of_the_file_that_is_none(refusal):
+def test_a_flag_does_not_hide_an_invalid_section_of_the_file(refusal):
     message = refusal("training: 5", flags={"training.n_steps": "64"})
     assert message.startswith("training=5: input should be a valid dictionary")
 
@@ -391,8 +391,8 @@ def test_a_value_of_several_lines_is_refused_in_one_line(refusal):
 
 
 @pytest.mark.parametrize("text", ["- env", "[1, 2]", "words", "'training: {n_steps: 8}'"])
-def test_a_file_that_holds_no_sections_is_refused(refusal, text):
-    assert refusal(text).endswith("settings.yaml: should hold settings by name, not a list or a text")
+def test_a_file_without_sections_is_refused(refusal, text):
+    assert refusal(text).endswith("settings.yaml: should be a mapping of settings, not a list or a string")
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_broken_file_is_refused_in_one_line(refusal, text, suffix):
     assert "\n" not in message
 
 
-def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path):
+def test_a_binary_file_is_refused_in_one_line(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"\xff\xfe\x00env")
     with pytest.raises(UserError, match=r"settings\.yaml: not readable as \.yaml") as caught:
@@ -420,7 +420,7 @@ def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_section_given_twice_is_refused_instead_of_the_first_being_lost(refusal):
+def test_a_duplicate_section_is_refused(refusal):
     assert "training" in refusal("training: {n_steps: 64}\ntraining: {n_epochs: 2}")
 
 
@@ -463,13 +463,13 @@ def test_a_setting_without_effect_for_the_algorithm_is_refused(refusal, algorith
         ("impala", "adam", "rmsprop_epsilon"),
     ],
 )
-def test_a_setting_of_another_optimiser_is_refused(refusal, algorithm, optimizer, name):
+def test_a_setting_of_a_different_optimiser_is_refused(refusal, algorithm, optimizer, name):
     expected = f"training.{name}=0.1 has no effect with training.optimizer={optimizer}; remove it"
     given = f"algorithm: {algorithm}\ntraining: {{optimizer: {optimizer}, {name}: 0.1}}"
     assert refusal(given) == expected
 
 
-def test_another_optimiser_replaces_the_settings_of_the_one_below(tmp_path):
+def test_an_optimiser_replaces_the_settings_of_the_optimiser_in_a_lower_layer(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("algorithm: impala\ntraining: {rmsprop_epsilon: 0.1, gamma: 0.9}")
     training = load_settings(file=file, flags={"training.optimizer": "adam"}).training
@@ -478,14 +478,14 @@ def test_another_optimiser_replaces_the_settings_of_the_one_below(tmp_path):
     assert (training.rmsprop_epsilon, training.gamma) == (0.1, 0.9)
 
 
-def test_no_optimiser_above_a_file_means_that_of_the_algorithm(tmp_path):
+def test_a_null_optimiser_over_a_file_means_the_algorithms_own(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("algorithm: impala\ntraining: {optimizer: adam, adam_epsilon: 0.1}")
     settings = load_settings(file=file, flags={"training.optimizer": "null"})
     assert (settings.optimizer, settings.training.adam_epsilon) == ("rmsprop", 1e-5)
 
 
-def test_a3c_is_not_told_that_its_own_optimiser_has_no_effect(refusal):
+def test_a3c_may_configure_its_own_optimiser_but_not_choose_another(refusal):
     expected = "training.optimizer=adam has no effect with a3c; remove it"
     assert refusal("algorithm: a3c\ntraining: {optimizer: adam, rmsprop_decay: 0.9}") == expected
     expected = "training.adam_epsilon=0.1 has no effect with a3c; remove it"
@@ -502,7 +502,7 @@ def test_a3c_is_not_told_that_its_own_optimiser_has_no_effect(refusal):
             "training: {batch_size: 1000}",
             "training.batch_size=1000 does not divide n_steps * num_envs = 128 * 32 = 4096; use 1024 or 512",
         ),
-        (  # divides 4096, but 16 samples are no whole step of 32 environments
+        (  # divides 4096, but 16 samples are not a whole step of 32 environments
             "training: {batch_size: 16}",
             "training.batch_size=16 does not give whole steps per environment in n_steps * num_envs = 128 * 32 = 4096; "
             "use 64 or 32",
@@ -517,19 +517,19 @@ def test_a3c_is_not_told_that_its_own_optimiser_has_no_effect(refusal):
         ),
     ],
 )
-def test_a_batch_that_does_not_come_out_even_is_refused_with_ones_that_do(refusal, text, message):
+def test_an_uneven_batch_size_is_refused_with_even_ones(refusal, text, message):
     assert refusal(text) == message
 
 
 def comes_out_even(n_steps: int, num_envs: int, batch_size: int) -> bool:
-    """Literally: the steps of each environment are dealt to minibatches of `batch_size` without a rest."""
+    """Literally: minibatches of `batch_size` partition the steps of each environment without a remainder."""
     steps_per_minibatch, rest = divmod(min(batch_size, n_steps * num_envs), num_envs)
     return rest == 0 and steps_per_minibatch > 0 and n_steps % steps_per_minibatch == 0
 
 
 @hypothesis_settings(deadline=None)
 @given(n_steps=st.integers(1, 300), num_envs=st.integers(1, 100), batch_size=st.integers(1, 40_000))
-def test_a_batch_size_is_accepted_if_it_comes_out_even_and_the_suggested_ones_do(n_steps, num_envs, batch_size):
+def test_a_batch_size_is_accepted_if_even_and_the_suggested_ones_are(n_steps, num_envs, batch_size):
     def load_with(size: int) -> Settings:
         flags = {"training.n_steps": n_steps, "env.num_envs": num_envs, "training.batch_size": size}
         return load_settings(flags=flags)
@@ -565,14 +565,14 @@ def test_n_minibatches_is_accepted_if_it_divides_the_steps_and_the_suggested_one
 
 
 @pytest.mark.timeout(2)
-def test_a_huge_number_of_steps_is_judged_at_once(refusal):
+def test_a_huge_number_of_steps_is_validated_quickly(refusal):
     assert "training.n_steps=1e15: input should be less than or equal to 1048576" in refusal(
         "training: {n_steps: 1e15}"
     )
     assert "batch_size=1000" in refusal("training: {n_steps: 1048576, batch_size: 1000}")
 
 
-def test_environments_of_each_worker_given_as_a_flag_replace_the_total_of_the_file(tmp_path):
+def test_the_flag_num_envs_per_worker_replaces_num_envs_of_the_file(tmp_path):
     file = tmp_path / "parallel.yaml"
     file.write_text("mode: parallel\nenv:\n  num_envs: 32\n")
     flags = {"parallel.num_workers": "8", "parallel.num_envs_per_worker": "8"}
@@ -581,7 +581,7 @@ def test_environments_of_each_worker_given_as_a_flag_replace_the_total_of_the_fi
         load_settings("ppo", file=file, flags={**flags, "env.num_envs": "32"})
 
 
-def test_the_total_given_as_a_flag_replaces_the_environments_of_each_worker_of_the_file(tmp_path):
+def test_the_flag_num_envs_replaces_num_envs_per_worker_of_the_file(tmp_path):
     file = tmp_path / "parallel.yaml"
     file.write_text("mode: parallel\nparallel:\n  num_workers: 4\n  num_envs_per_worker: 8\n")
     assert load_settings("ppo", file=file, flags={"env.num_envs": "64"}).env.num_envs == 64

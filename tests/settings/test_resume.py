@@ -1,4 +1,4 @@
-"""Resuming: what a run keeps of its settings, what it may change, and what its launcher decides anew."""
+"""Resuming: which settings a run keeps, which it may change, and which its launcher decides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(tmp_path: Path) -> Callable[..., Settings]:
 
 
 def resumed(settings: Settings, algorithm: str | None = None, mode: str | None = None, **flags: str) -> Settings:
-    """A run of `settings` that is resumed with these flags; "section__name" for "section.name"."""
+    """Resumes a run of `settings` with these flags; "section__name" for "section.name"."""
     given = {"output.output_dir": "run", **{key.replace("__", "."): value for key, value in flags.items()}}
     return resumed_settings(
         algorithm, mode, None, given, lambda _: yaml.load(settings.to_yaml(), Loader=yaml.BaseLoader)
@@ -39,7 +39,7 @@ def resumed(settings: Settings, algorithm: str | None = None, mode: str | None =
 
 
 def launch(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
-    """As torchrun does."""
+    """Sets the variables of torchrun."""
     variables = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
@@ -72,7 +72,7 @@ def test_a_resumed_run_may_not_change_its_algorithm():
     assert "algorithm=a2c but the run has ppo" in differences
 
 
-def test_the_same_batch_written_in_another_way_is_no_difference(load):
+def test_the_same_batch_size_in_another_notation_is_no_difference(load):
     assert resume_differences(load("training: {n_minibatches: 4}"), load("training: {batch_size: 1024}")) == []
 
 
@@ -83,7 +83,7 @@ def test_a_budget_flag_replaces_the_budgets_of_the_run_that_is_resumed():
 
 
 @pytest.mark.parametrize("file", RUN_CONFIGS, ids=lambda file: file.name)
-def test_a_run_resumes_with_the_very_file_it_was_started_with(file):
+def test_a_run_resumes_with_the_file_it_was_started_with(file):
     first = load_settings(file=file)
     resumed = load_settings(file=file, base=yaml.load(first.to_yaml(), Loader=yaml.BaseLoader))
     assert resume_differences(first, resumed) == []
@@ -109,7 +109,7 @@ def test_a_run_resumes_with_its_own_settings_and_the_flags_that_it_may_change() 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "a2c"}, "--resume: run is a run of ppo, not of a2c; leave a2c out"),
+        ({"algorithm": "a2c"}, "--resume: run is a run of ppo, not a2c; leave a2c out"),
         ({"training__gamma": "0.5"}, "leave these out: training.gamma=0.5 but the run has 0.999"),
         ({"output__output_dir": None}, "--resume: give the run to continue with --output-dir DIR"),
     ],
@@ -119,26 +119,26 @@ def test_what_a_run_may_not_change_is_refused(changes: dict[str, Any], message: 
         resumed(load_settings(), **changes)
 
 
-def test_another_budget_with_an_annealed_learning_rate_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_budget_with_an_annealed_learning_rate_warns(capsys: pytest.CaptureFixture[str]) -> None:
     annealed = load_settings(flags={"training.anneal_learning_rate": "true", "training.total_updates": "5"})
     resumed(annealed)
     resumed(load_settings(), training__total_updates="9")
     assert capsys.readouterr().err == ""
     resumed(annealed, training__total_updates="9")
-    assert "another budget stretches the annealed learning rate" in capsys.readouterr().err
+    assert "the new budget rescales the annealed learning rate" in capsys.readouterr().err
 
 
 def test_a_launcher_decides_the_number_of_ranks_and_of_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"cluster.num_workers": "4", "parallel.num_workers": "4", "parallel.max_restarts": "2"}
     old = load_settings("ppo", "distributed", flags=given)
-    assert resumed(old).num_workers == 4
+    assert resumed(old).given_processes == 4
     launch(monkeypatch, rank=0, world_size=2)
     settings = resumed(old)
-    assert settings.num_workers is None
+    assert settings.given_processes is None
     assert settings.parallel.max_restarts == 0
 
 
-def test_only_the_first_rank_reads_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_reads_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> dict[str, Any]:
         raise AssertionError(f"{path} need not be seen on this machine")
 

@@ -1,4 +1,4 @@
-"""The settings: defaults, derived values, conversions and the way back to YAML."""
+"""The settings: defaults, derived values, conversions and the round trip through YAML."""
 
 import pytest
 from hypothesis import given
@@ -114,7 +114,7 @@ def test_a_count_may_be_written_in_many_ways(given, count):
 
 
 @pytest.mark.parametrize("given", [0.5, "0.5", "many", "nan", "inf", "1e400", "-1", 0, [], "32 envs"])
-def test_what_is_no_whole_positive_number_is_refused_as_a_count(given):
+def test_only_positive_whole_numbers_are_counts(given):
     with pytest.raises(UserError, match=r"training\.total_updates="):
         load_settings(flags={"training.total_updates": given})
 
@@ -138,7 +138,7 @@ def test_a_duration_is_in_hours_or_has_a_unit(given, seconds):
 
 
 @pytest.mark.parametrize("given", ["soon", "", "1d", "2h30m", "h", "1..5", "--1", "nan", "inf", True, None, []])
-def test_what_is_no_duration_is_refused_with_the_forms_that_are(given):
+def test_an_invalid_duration_is_refused_with_the_valid_forms(given):
     with pytest.raises(ValueError, match=r"should be hours \(0.5\) or a number with a unit \(90s, 30m, 2h\)"):
         parse_duration(given)
 
@@ -149,13 +149,13 @@ def test_a_duration_is_positive_and_finite(given):
         load_settings(flags={"training.duration": given})
 
 
-def test_layer_sizes_may_be_a_list_or_text():
+def test_layer_sizes_may_be_a_list_or_a_string():
     assert parse_sizes("64,32") == ["64", "32"]
     for sizes in ("64,32", " 64 , 32 ", [64, 32], ["64", "32"], (64, 32)):
         assert load_settings(flags={"policy.hidden_sizes": sizes}).policy.hidden_sizes == (64, 32)
 
 
-# Values away from the defaults, for every kind of setting.
+# Non-default values for every kind of setting.
 positive = st.floats(min_value=1e-300, max_value=1e300)
 EITHER_ALGORITHM = {
     "env.name": st.sampled_from(["coinrun", "CartPole-v1", "no", "1e5", "a: b # c", "ALE/Pong-v5"]),
@@ -186,7 +186,7 @@ ONE_ALGORITHM = {
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "a3c", "impala"])
 @hypothesis_settings(deadline=None, max_examples=30)  # 20 ms each
 @given(data=st.data())
-def test_settings_written_as_yaml_load_back_to_the_same(algorithm, data, tmp_path_factory):
+def test_settings_survive_a_round_trip_through_yaml(algorithm, data, tmp_path_factory):
     flags = data.draw(st.fixed_dictionaries({}, optional={**EITHER_ALGORITHM, **ONE_ALGORITHM[algorithm]}))
     settings = load_settings(algorithm, flags=flags)
     file = tmp_path_factory.getbasetemp() / f"{algorithm}.yaml"
@@ -214,14 +214,14 @@ def test_the_yaml_of_a_run_leaves_out_what_its_algorithm_does_not_use():
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "a3c", "impala"])
-def test_settings_without_an_optimiser_mean_that_of_the_algorithm_however_they_are_read(algorithm):
+def test_settings_without_an_optimiser_get_the_algorithms_own(algorithm):
     assert Settings(algorithm=algorithm).optimizer == load_settings(algorithm).optimizer
     written = load_settings(algorithm).to_dict()
-    written["training"].pop("optimizer", None)  # as runs were written before there was a choice
+    written["training"].pop("optimizer", None)  # as in runs from before the setting existed
     assert Settings.model_validate(written).to_dict() == load_settings(algorithm).to_dict()
 
 
-def test_the_yaml_of_a_run_holds_the_settings_of_its_optimiser_alone():
+def test_the_yaml_of_a_run_holds_only_the_settings_of_its_own_optimiser():
     trainings = [
         load_settings("impala", flags={"training.optimizer": name}).to_dict()["training"]
         for name in ("adam", "rmsprop")
@@ -230,7 +230,7 @@ def test_the_yaml_of_a_run_holds_the_settings_of_its_optimiser_alone():
     assert (adam - rmsprop, rmsprop - adam) == ({"adam_epsilon"}, {"rmsprop_decay", "rmsprop_epsilon"})
 
 
-def test_every_setting_says_what_it_means():
+def test_every_setting_has_a_description():
     without = [field.key for field in setting_fields() if not field.info.description]
     assert without == []
 
@@ -242,11 +242,11 @@ def test_every_setting_has_a_flag_of_its_own():
     assert len(flags) == len(set(flags))
 
 
-def test_every_name_given_to_a_flag_belongs_to_a_setting():
+def test_every_renamed_flag_belongs_to_a_setting():
     assert FLAG_NAMES.keys() <= {field.key for field in setting_fields()}
 
 
-def test_a_truth_value_is_refused_as_a_number(tmp_path):
+def test_a_boolean_is_refused_as_a_number(tmp_path):
     file = tmp_path / "settings.json"
     file.write_text('{"env": {"num_envs": true}, "training": {"learning_rate": true}}')
     with pytest.raises(UserError, match=r"env.num_envs=True(?s:.*)training.learning_rate=True"):

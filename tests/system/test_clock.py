@@ -1,4 +1,4 @@
-"""Phases and the stopwatch, on a clock that is moved by hand."""
+"""Phases and the stopwatch, on a fake clock."""
 
 import time
 
@@ -8,7 +8,7 @@ from rlcluster.system.clock import PhaseTimer, Stopwatch
 
 
 class HandClock:
-    """Stands in for time.perf_counter and moves only when it is told to."""
+    """Replaces time.perf_counter; moves only on demand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -30,7 +30,7 @@ def clock(monkeypatch):
 # PhaseTimer
 
 
-def test_a_phase_takes_the_time_between_its_begin_and_its_end(clock):
+def test_a_phase_takes_the_time_between_its_start_and_its_end(clock):
     timer = PhaseTimer()
     clock.advance(1)
     with timer("rollout"):
@@ -63,7 +63,7 @@ def test_a_phase_inside_itself_is_counted_once(clock):
     assert timer.seconds("sync") == 7
 
 
-def test_a_phase_that_comes_again_adds_up(clock):
+def test_a_repeated_phase_accumulates(clock):
     timer = PhaseTimer()
     for seconds in (1, 2, 4):
         with timer("learn"):
@@ -72,11 +72,11 @@ def test_a_phase_that_comes_again_adds_up(clock):
     assert timer.seconds("learn") == 7
 
 
-def test_a_phase_that_never_came_took_no_time(clock):
+def test_a_phase_that_never_ran_took_no_time(clock):
     assert PhaseTimer().seconds("sync") == 0.0
 
 
-def test_a_phase_that_ends_by_an_error_is_booked_and_closed(clock):
+def test_a_phase_that_ends_with_an_error_is_recorded_and_closed(clock):
     timer = PhaseTimer()
     with timer("learn"):
         with pytest.raises(ZeroDivisionError), timer("sync"):
@@ -87,7 +87,7 @@ def test_a_phase_that_ends_by_an_error_is_booked_and_closed(clock):
     assert timer.seconds("learn") == 2
 
 
-def test_reset_begins_anew(clock):
+def test_reset_starts_over(clock):
     timer = PhaseTimer()
     with timer("learn"):
         clock.advance(1)
@@ -102,14 +102,14 @@ def test_reset_begins_anew(clock):
 # Stopwatch
 
 
-def test_a_stopwatch_counts_from_when_it_was_made(clock):
+def test_a_stopwatch_counts_from_its_construction(clock):
     stopwatch = Stopwatch()
     assert stopwatch.seconds() == 0.0
     clock.advance(3)
     assert stopwatch.seconds() == 3.0
 
 
-def test_a_stopwatch_of_a_resumed_run_goes_on_where_the_run_stopped(clock):
+def test_the_stopwatch_of_a_resumed_run_continues_where_the_run_stopped(clock):
     stopwatch = Stopwatch(seconds_before=60.0)
     assert stopwatch.seconds() == 60.0
     clock.advance(3)

@@ -1,4 +1,4 @@
-"""What a person sees of a run."""
+"""Console output of a run."""
 
 import io
 import time
@@ -59,7 +59,7 @@ Results saved to: ./benchmarks/sequential_1h
 
 
 class HandClock:
-    """Stands in for time.perf_counter and moves only when it is told to."""
+    """Replaces time.perf_counter; moves only on demand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -130,7 +130,7 @@ def test_a_short_run_is_shown_in_seconds(seconds, text):
 
 def test_the_remaining_time_is_estimated_from_the_progress_of_this_process(clock):
     remaining = RemainingTime()
-    assert remaining.text(0.25) == "-"  # the first update says nothing of the speed; 25 % may be of an earlier process
+    assert remaining.text(0.25) == "-"  # one update gives no speed; the 25 % may be an earlier process's
     clock.now += 10
     assert remaining.text(0.5) == "0:00:20"  # 25 % in 10 seconds, 50 % to go
     clock.now += 30
@@ -191,7 +191,7 @@ def test_a_terminal_gets_a_live_bar_and_everything_else_plain_lines():
 
 def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("rich._console", None)  # an earlier one may have another width
+    monkeypatch.setattr("rich._console", None)  # an earlier console may have another width
     with LiveReporter() as reporter:
         reporter.update(RECORD, progress=0.5)
         reporter.update({**RECORD, "update": 13}, progress=1.0)

@@ -1,4 +1,4 @@
-"""The cores of a process, its threads, and the cores that it is pinned to."""
+"""The cores of a process, its thread counts, and core pinning."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def own_cores() -> int:
 
 @pytest.fixture
 def membership(monkeypatch):
-    """Sets what the kernel says of this process's cgroups: it differs from machine to machine."""
+    """Sets what the kernel reports about this process's cgroups, which differs between machines."""
     read_text = Path.read_text
 
     def set_membership(text: str) -> None:
@@ -76,7 +76,7 @@ def test_without_other_limits_all_cores_of_the_affinity_are_allowed(tmp_path):
     ("variable", "expected"),
     [("1", 1), (str(MANY), None), ("0", None), ("", None), ("-1", None), ("two", None), ("1.5", None)],
 )
-def test_the_share_of_slurm_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, variable, expected):
+def test_a_slurm_allocation_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, variable, expected):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", variable)
     assert cores.allowed(tmp_path) == (expected or own_cores())
 
@@ -85,13 +85,13 @@ def test_the_share_of_slurm_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, 
     ("text", "quota"),
     [("max 100000\n", None), ("150000 100000\n", 1.5), ("400000 100000", 4.0), ("50000 200000", 0.25)],
 )
-def test_the_quota_of_a_v2_cgroup_is_time_by_period(tmp_path, text, quota):
+def test_the_quota_of_a_v2_cgroup_is_time_divided_by_period(tmp_path, text, quota):
     (tmp_path / "cpu.max").write_text(text)
     assert cores._quota_of(tmp_path) == quota
 
 
 @pytest.mark.parametrize(("microseconds", "quota"), [(-1, None), (150000, 1.5), (25000, 0.25)])
-def test_the_quota_of_a_v1_cgroup_is_time_by_period(tmp_path, microseconds, quota):
+def test_the_quota_of_a_v1_cgroup_is_time_divided_by_period(tmp_path, microseconds, quota):
     write_v1_quota(tmp_path, microseconds, 100000)
     assert cores._quota_of(tmp_path) == quota
 
@@ -103,7 +103,7 @@ def test_an_unreadable_quota_is_no_limit(tmp_path, text):
     assert cores._quota_of(tmp_path / "missing") is None
 
 
-def test_a_quota_of_the_cgroup_that_this_process_is_really_in_limits_its_cores(tmp_path):
+def test_a_quota_of_the_cgroup_that_this_process_is_actually_in_limits_its_cores(tmp_path):
     folders = cores.own_cgroups(tmp_path)
     if not folders:
         pytest.skip("this system has no cgroups")
@@ -113,7 +113,7 @@ def test_a_quota_of_the_cgroup_that_this_process_is_really_in_limits_its_cores(t
 
 
 @pytest.mark.parametrize(("microseconds", "quota"), [(100000, 1.0), (199999, 1.99999), (25000, 0.25)])
-def test_a_part_of_a_core_is_rounded_down_but_one_is_left(tmp_path, membership, microseconds, quota):
+def test_a_fraction_of_a_core_is_rounded_down_but_at_least_one_is_left(tmp_path, membership, microseconds, quota):
     membership("0::/job\n")
     write_v2_quota(tmp_path / "job", f"{microseconds} 100000\n")
     assert cores.cgroup_quota(tmp_path) == quota
@@ -121,14 +121,14 @@ def test_a_part_of_a_core_is_rounded_down_but_one_is_left(tmp_path, membership, 
 
 
 @pytest.mark.parametrize("smallest", ["", "slurm", "slurm/job_7", "slurm/job_7/step_0"])
-def test_the_smallest_quota_on_the_way_to_the_root_counts(tmp_path, membership, smallest):
+def test_the_smallest_quota_up_to_the_root_counts(tmp_path, membership, smallest):
     membership("0::/slurm/job_7/step_0\n")
     for folder in ("", "slurm", "slurm/job_7", "slurm/job_7/step_0"):
         write_v2_quota(tmp_path / folder, "300000 100000" if folder == smallest else "700000 100000")
     assert cores.cgroup_quota(tmp_path) == 3.0
 
 
-def test_a_quota_above_the_root_or_beside_the_way_does_not_count(tmp_path, membership):
+def test_a_quota_above_the_root_or_of_a_sibling_does_not_count(tmp_path, membership):
     membership("0::/job\n")
     write_v2_quota(tmp_path, "100000 100000")
     write_v2_quota(tmp_path / "root" / "neighbour", "100000 100000")
@@ -139,7 +139,7 @@ def test_a_quota_above_the_root_or_beside_the_way_does_not_count(tmp_path, membe
 
 def test_a_v1_quota_is_read_in_the_hierarchy_of_the_cpu_controller(tmp_path, membership):
     membership("12:cpuset:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job\n")
-    write_v1_quota(tmp_path / "cpuset" / "job", 100000, 100000)  # of another controller: means nothing
+    write_v1_quota(tmp_path / "cpuset" / "job", 100000, 100000)  # another controller: ignored
     write_v1_quota(tmp_path / "cpu,cpuacct" / "job", 250000, 100000)
     write_v1_quota(tmp_path / "cpu,cpuacct", -1, 100000)
     assert cores.cgroup_quota(tmp_path) == 2.5
@@ -161,7 +161,7 @@ def test_a_generous_quota_does_not_raise_the_number_of_cores(tmp_path, membershi
 # Threads
 
 
-def test_limit_threads_reaches_torch_and_the_libraries_below_it_and_warns_when_it_comes_too_late():
+def test_limit_threads_limits_torch_and_its_libraries_and_warns_when_called_too_late():
     script = """
 import json, os
 from rlcluster.system import cores
@@ -178,7 +178,7 @@ print(json.dumps([torch.get_num_threads(), torch.get_num_interop_threads()]))
     assert first == [3, 3, ["3", "3", "3"]]
     assert second == [2, 3]
     assert result.stderr == (
-        "warning: torch has started work with 3 inter-op threads before num_threads=2 was set; "
+        "warning: torch had already started 3 inter-op threads before num_threads=2 was set; "
         "call train() earlier in the process\n"
     )
 
@@ -188,7 +188,7 @@ print(json.dumps([torch.get_num_threads(), torch.get_num_interop_threads()]))
 
 @pytest.fixture
 def hyper_threads(monkeypatch):
-    """Four physical cores 0..3 with second threads 4..7, all of which this process may use."""
+    """Four physical cores 0..3 with hyper-threads 4..7, all in this process's affinity."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(cores, "first_sibling", lambda core: core % 4)
     monkeypatch.setattr(cores, "cgroup_quota", lambda root=None: None)
@@ -211,7 +211,7 @@ def test_a_quota_or_the_scheduler_limits_the_physical_cores(hyper_threads, monke
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin processes")
-def test_a_pinned_process_still_knows_what_it_was_given():
+def test_a_pinned_process_still_knows_its_original_affinity():
     script = """
 import os
 from rlcluster.system import cores

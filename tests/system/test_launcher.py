@@ -1,4 +1,4 @@
-"""What a launcher tells a process, and the network that follows from it."""
+"""The launcher's variables, and the network settings that follow from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from rlcluster.system import launcher
 from rlcluster.system.errors import UserError
-from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
+from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", INTERFACE_VARIABLE)
 
@@ -18,7 +18,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that whatever the code sets is undone
+        monkeypatch.setenv(name, "")  # so that monkeypatch undoes what the code sets
         monkeypatch.delenv(name)
 
 
@@ -32,9 +32,9 @@ def test_the_variables_of_torchrun_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     values = {"RANK": 5, "WORLD_SIZE": 8, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}
     for name, value in {**values, "TORCHELASTIC_RESTART_COUNT": 2, "TORCHELASTIC_MAX_RESTARTS": 3}.items():
         monkeypatch.setenv(name, str(value))
-    assert launched() == Place(5, 8, 1, 4, 2, 3)
-    assert Place(5, 8, 1, 4).spans_machines
-    assert not Place(5, 8, 5, 8).spans_machines
+    assert launched() == Placement(5, 8, 1, 4, 2, 3)
+    assert Placement(5, 8, 1, 4).spans_machines
+    assert not Placement(5, 8, 5, 8).spans_machines
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def test_wrong_variables_are_named(rank: str, message: str, monkeypatch: pytest.
         launched()
 
 
-def test_a_launcher_must_say_how_many_ranks_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_must_set_how_many_ranks_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="WORLD_SIZE=2 but LOCAL_RANK is not set"):
         launched()
 
 
-def test_one_machine_stays_on_loopback_and_the_settings_name_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_network(Place(0, 2, 0, 2), "localhost", 29500)
+def test_one_machine_uses_loopback_and_the_address_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_network(Placement(0, 2, 0, 2), "localhost", 29500)
     assert launcher.os.environ[INTERFACE_VARIABLE] == LOOPBACK
     assert (launcher.os.environ["MASTER_ADDR"], launcher.os.environ["MASTER_PORT"]) == ("localhost", "29500")
 
 
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INTERFACE_VARIABLE, "eth7")
     monkeypatch.setenv("MASTER_ADDR", "10.1.2.3")
-    prepare_network(Place(0, 2, 0, 1), "localhost", 29500)
+    prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
     assert (launcher.os.environ[INTERFACE_VARIABLE], launcher.os.environ["MASTER_ADDR"]) == ("eth7", "10.1.2.3")
 
 
@@ -72,23 +72,25 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
 
 
-def test_a_name_that_means_loopback_is_replaced_by_the_only_network_on_the_first_machine(
+def test_a_loopback_address_is_replaced_by_the_only_network_on_the_first_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5")
-    prepare_network(Place(0, 2, 0, 1), "localhost", 29500)
+    prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
     assert launcher.os.environ[INTERFACE_VARIABLE] == "eth0"
 
 
-@pytest.mark.parametrize(("place", "more"), [(Place(1, 2, 0, 1), {}), (Place(0, 2, 0, 1), {"ib0": "10.9.0.5"})])
-def test_a_name_that_means_loopback_on_another_machine_is_refused_before_anyone_waits(
-    place: Place, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("placement", "more"), [(Placement(1, 2, 0, 1), {}), (Placement(0, 2, 0, 1), {"ib0": "10.9.0.5"})]
+)
+def test_a_loopback_address_is_refused_on_another_machine_or_with_several_networks(
+    placement: Placement, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5", **more)
-    with pytest.raises(UserError, match=r"MASTER_ADDR=localhost means this machine itself.*GLOO_SOCKET_IFNAME.*eth0"):
-        prepare_network(place, "localhost", 29500)
+    with pytest.raises(UserError, match=r"MASTER_ADDR=localhost resolves to this machine.*GLOO_SOCKET_IFNAME.*eth0"):
+        prepare_network(placement, "localhost", 29500)
 
 
 def test_an_unknown_address_is_named() -> None:
     with pytest.raises(UserError, match=r"MASTER_ADDR=no.such.host.invalid cannot be reached"):
-        prepare_network(Place(0, 2, 0, 1), "no.such.host.invalid", 29500)
+        prepare_network(Placement(0, 2, 0, 1), "no.such.host.invalid", 29500)

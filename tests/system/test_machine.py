@@ -1,4 +1,4 @@
-"""Memory, what others do on our cores, and the facts that belong to every measured speed."""
+"""Memory, background load, and the machine facts recorded with every run."""
 
 import json
 import os
@@ -23,9 +23,9 @@ def run_python(script: str, *arguments: str, **variables: str) -> subprocess.Com
 # Memory and facts
 
 
-def test_the_peak_of_the_memory_is_at_least_what_is_used_now():
+def test_the_peak_memory_is_at_least_the_current_memory():
     now, peak = machine.memory_gb(), machine.peak_memory_gb()
-    assert 0.001 < now < peak * 1.1  # the two counters are kept by the kernel with some delay
+    assert 0.001 < now < peak * 1.1  # the kernel updates the two counters with a delay
     assert machine.memory_available_gb() > 0
 
 
@@ -45,7 +45,7 @@ def test_the_facts_can_be_written_as_json(facts):
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
 
 
-def test_the_facts_are_those_that_a_figure_of_speed_needs(facts):
+def test_the_facts_are_those_that_a_measured_speed_needs(facts):
     assert facts.keys() == {
         "cpu_model",
         "cores_allowed",
@@ -82,7 +82,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def commit_seen_by_a_copy(folder: Path) -> str:
-    """What git_commit() says in a copy of the module that lies in `folder`/rlcluster/system."""
+    """The output of git_commit() in a copy of the module in `folder`/rlcluster/system."""
     package = folder / "rlcluster" / "system"
     package.mkdir(parents=True)
     for init in (package.parent, package):
@@ -106,10 +106,10 @@ def test_an_installed_package_does_not_report_the_commit_of_the_project_around_i
     assert commit_seen_by_a_copy(tmp_path / "venv") == "None\n"
 
 
-# Other work
+# Background load
 
 
-def test_the_processes_that_a_run_has_started_are_its_own():
+def test_the_processes_that_a_run_has_started_count_as_its_own():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         assert child.pid in {process.pid for process in machine._own_processes()}
@@ -118,27 +118,27 @@ def test_the_processes_that_a_run_has_started_are_its_own():
         child.wait()
 
 
-def test_what_others_do_with_the_machine_is_counted():
-    other_work = machine.OtherWork()
+def test_the_load_of_other_processes_is_counted():
+    background_load = machine.BackgroundLoad()
     burn = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\n"
     burn += "while time.process_time() < 1: pass\nprint(time.process_time(), flush=True)"
     done = subprocess.run(
         [sys.executable, "-c", burn], capture_output=True, text=True, check=True
-    )  # none of our children
+    )  # daemonised: not our child
     seconds = float(done.stdout.split()[-1])
-    share = other_work.share()
+    share = background_load.share()
     assert share is not None
-    elapsed = time.perf_counter() - other_work._begin[0]
+    elapsed = time.perf_counter() - background_load._begin[0]
     assert share * elapsed * len(cores.observe().affinity) >= 0.8 * seconds
 
 
-def test_our_own_work_is_not_that_of_others():
-    begin, other_work = time.process_time(), machine.OtherWork()
-    busy_before = machine.OtherWork()._begin[1]
+def test_our_own_load_is_not_background_load():
+    begin, background_load = time.process_time(), machine.BackgroundLoad()
+    busy_before = machine.BackgroundLoad()._begin[1]
     while time.process_time() - begin < 1:
         pass
-    busy = machine.OtherWork()._begin[1] - busy_before  # of the whole machine, us included
-    share = other_work.share()
+    busy = machine.BackgroundLoad()._begin[1] - busy_before  # of the whole machine, us included
+    share = background_load.share()
     assert share is not None
-    elapsed = time.perf_counter() - other_work._begin[0]
+    elapsed = time.perf_counter() - background_load._begin[0]
     assert share * elapsed * len(cores.observe().affinity) <= busy - 0.8

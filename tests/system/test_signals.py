@@ -1,4 +1,4 @@
-"""Signals while the main thread is inside a call that lets no Python handler run, as in an exchange with ranks."""
+"""Signals while the main thread is blocked in a call that lets no Python handler run, such as a collective."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlcluster.system.signals import StopRequest
 STUCK = """
 import ctypes, sys
 from rlcluster.system.signals import StopRequest
-with StopRequest(is_patient=sys.argv[1] == "patient") as stop:
+with StopRequest(ignores_second_signal=sys.argv[1] == "ignores") as stop:
     stop.deadline_seconds = float(sys.argv[2]) or None
     print("ready", flush=True)
     for _ in range(60):
-        ctypes.CDLL(None).usleep(1_000_000)  # returns early for a signal, as no exchange does: so it goes on
+        ctypes.CDLL(None).usleep(1_000_000)  # a signal interrupts it, unlike a collective: hence the loop
 """
 
 
@@ -30,17 +30,17 @@ def start_stuck(kind: str, deadline: float) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_run_that_does_not_stop_in_time_is_ended_and_says_so() -> None:
-    process = start_stuck("patient", 0.5)
+def test_a_run_that_misses_its_deadline_exits_with_an_error() -> None:
+    process = start_stuck("ignores", 0.5)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 71
-    assert stderr == "rlcluster: error: asked to stop, but the run did not in time; left unsaved\n"
+    assert stderr == "rlcluster: error: the run did not stop before its deadline; not saved\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_leaves_at_once(number: signal.Signals) -> None:
-    process = start_stuck("impatient", 0)
+def test_a_second_signal_exits_at_once(number: signal.Signals) -> None:
+    process = start_stuck("exits", 0)
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
     process.stderr.readline()
@@ -50,7 +50,7 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals) -> None:
     assert process.returncode == 128 + number
 
 
-def test_signals_are_given_back_afterwards() -> None:
+def test_the_previous_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest() as stop:
         assert signal.getsignal(signal.SIGTERM) != before

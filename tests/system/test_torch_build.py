@@ -1,4 +1,4 @@
-"""Which build of PyTorch comes, or is here."""
+"""Which build of PyTorch would be installed, or is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report(name: str, version: str, *requirements: str, environment: dict[str, s
         report("torch", "2.13.0", "nvidia-cublas==13.1"),
     ],
 )
-def test_a_cuda_build_is_known_by_its_requirements_its_version_or_what_comes_with_it(content: dict[str, Any]) -> None:
+def test_a_cuda_build_is_recognised_by_its_requirements_version_or_dependencies(content: dict[str, Any]) -> None:
     assert brings_cuda(content)
 
 
@@ -48,14 +48,14 @@ def test_a_cuda_build_is_known_by_its_requirements_its_version_or_what_comes_wit
         report("torch", "2.13.0", *CUDA_REQUIREMENTS, environment={**LINUX, "platform_system": "Darwin"}),
         report("torch", "2.13.0", 'nvidia-cublas==13.1; platform_machine == "aarch64"'),
         report("torch", "2.13.0", 'nvidia-cublas==13.1; extra == "gpu"'),
-        {"version": "1", "install": [], "environment": LINUX},  # torch is there already
+        {"version": "1", "install": [], "environment": LINUX},  # torch is already installed
     ],
 )
-def test_a_cpu_build_brings_no_cuda_and_other_machines_requirements_do_not_count(content: dict[str, Any]) -> None:
+def test_a_cpu_build_has_no_cuda_and_requirements_of_other_platforms_do_not_count(content: dict[str, Any]) -> None:
     assert not brings_cuda(content)
 
 
-def test_the_size_is_that_of_torch_and_of_all_that_a_cuda_build_brings(tmp_path: Path) -> None:
+def test_the_size_includes_torch_and_the_dependencies_of_a_cuda_build(tmp_path: Path) -> None:
     sizes = {"torch": (700, 50), "nvidia_cublas": (3_000,), "cuda-toolkit": (20,), "triton": (600,), "numpy": (9_999,)}
     for name, numbers in sizes.items():
         folder = tmp_path / f"{name}-1.0.dist-info"
@@ -65,7 +65,7 @@ def test_the_size_is_that_of_torch_and_of_all_that_a_cuda_build_brings(tmp_path:
     assert installed_bytes(distributions(path=[str(tmp_path)])) == 700 + 50 + 3_000 + 20 + 600
 
 
-def test_a_cuda_build_is_named_with_its_size_and_the_line_that_installs_the_cpu_build() -> None:
+def test_a_cuda_build_is_reported_with_its_size_and_the_command_for_the_cpu_build() -> None:
     assert cuda_note("2.13.0+cpu", None, 700_000_000) == ""
     assert cuda_note("2.13.0+cu130", "13.0", 5_120_000_000) == (
         ", but this is the CUDA build (5.1 GB on disk); the CPU build, in a new environment: "

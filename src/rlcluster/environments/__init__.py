@@ -19,8 +19,8 @@ def make(
     position: int = 0,
     num_threads: int = 1,
 ) -> VectorEnvironment:
-    """The environments numbered `indices` of a run. `with_frames` renders large frames for videos; another
-    `position` gives other episodes. `num_threads` step them where the simulator allows it.
+    """The environments `indices` of a run. `with_frames` renders large frames for videos; a different `position` gives
+    different episodes. `num_threads` threads step them, where the simulator allows it.
     """
     game = procgen_game(settings.name)
     seeds = {i: simulator_seed(settings.seed, i, position) for i in indices}
@@ -34,7 +34,7 @@ def make(
 
 
 def describe(settings: EnvSettings) -> EnvironmentSpec:
-    """What a policy must know of these environments; raises a UserError where there are none of that name."""
+    """The observation and action space; raises a UserError for an unknown environment."""
     game = procgen_game(settings.name)
     if game is not None:
         from rlcluster.environments import procgen

@@ -1,7 +1,7 @@
-"""Any Gymnasium environment with discrete actions and a box of observations, many in one process.
+"""Gymnasium environments with Discrete actions and Box observations, several per process.
 
-A state can be saved when every attribute of the environment and its wrappers is plain data (numbers, text, arrays,
-a random generator): then these attributes are the state. CartPole, Acrobot and MountainCar are of this kind.
+The state can be saved if every attribute of the environment and its wrappers is plain data (numbers, strings, arrays, a
+random generator): these attributes then are the state. CartPole, Acrobot and MountainCar qualify.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NumpyEnv = gymnasium.Env[Any, Any]
 
 
 class GymnasiumEnvironments(VectorEnvironment):
-    """N environments, stepped one after the other; a finished one is reset in the same step."""
+    """N environments, stepped one after another; a finished one is reset in the same step."""
 
     def __init__(self, settings: EnvSettings, seeds: dict[int, int], with_frames: bool) -> None:
         self.indices = list(seeds)
@@ -74,7 +74,7 @@ class GymnasiumEnvironments(VectorEnvironment):
         try:
             return np.asarray(self._envs[0].render(), np.uint8)
         except gymnasium.error.DependencyNotInstalled as error:
-            raise UserError(f"no frame of {self._envs[0]}: {error}") from None
+            raise UserError(f"{self._envs[0]} cannot be rendered: {error}") from None
 
     def close(self) -> None:
         for env in self._envs:
@@ -111,11 +111,11 @@ def _spec_of(env: NumpyEnv, name: str) -> EnvironmentSpec:
 
 
 class NotPlainError(Exception):
-    """An attribute that is not plain data: the environment's state cannot be told."""
+    """An attribute is not plain data: the state cannot be serialised."""
 
 
 def _layers(env: NumpyEnv) -> Iterator[Any]:
-    """The wrappers from the outside in, and the environment itself."""
+    """The wrappers, outermost first, then the environment itself."""
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         yield layer
@@ -124,7 +124,7 @@ def _layers(env: NumpyEnv) -> Iterator[Any]:
 
 
 def _attributes(layer: Any) -> dict[str, Any]:
-    """The part of a layer that may change with the game."""
+    """The attributes of a layer that may change during an episode."""
     fixed = ("env", "spec", "action_space", "observation_space", "metadata", "render_mode", "_cached_spec")
     constant = (gymnasium.spaces.Space, gymnasium.envs.registration.EnvSpec)
     return {

@@ -1,4 +1,4 @@
-"""The one interface behind which all environments stand: a batch of them, stepped together."""
+"""The interface of all environments: a batch of them, stepped together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class EnvironmentSpec(NamedTuple):
-    """What a policy must know of an environment."""
+    """The observation and action space of an environment."""
 
     observation_shape: tuple[int, ...]  # images are [H, W, C]
     observation_dtype: np.dtype[np.generic]
@@ -23,23 +23,23 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step gave. The arrays belong to the environments and are overwritten by the next step.
+    """The result of one step. The environments own the arrays and overwrite them at the next step.
 
-    Where an episode ended, `VectorEnvironment.observations` already shows the first frame of the next one.
+    Where an episode ended, `VectorEnvironment.observations` already holds the first observation of the next one.
     """
 
     rewards: NDArray[np.float32]  # [N], raw
-    terminated: NDArray[np.bool_]  # [N] the episode ended by the rules of the game
-    truncated: NDArray[np.bool_]  # [N] the episode was cut off, its last state still had a future
+    terminated: NDArray[np.bool_]  # [N] the episode reached a terminal state
+    truncated: NDArray[np.bool_]  # [N] the episode was cut off in a non-terminal state
     final_observations: dict[int, NDArray[np.generic]]  # the true last observation where truncated
 
 
 class VectorEnvironment(ABC):
-    """N environments. Environment i is numbered over the whole run: its randomness is (seed, i)."""
+    """N environments. Environment i is numbered over the whole run: its randomness depends on (seed, i) alone."""
 
     spec: EnvironmentSpec
-    indices: Sequence[int]  # the numbers of these environments in the run
-    observations: NDArray[np.generic]  # [N, ...] the current ones, one preallocated buffer
+    indices: Sequence[int]  # these environments' numbers in the run
+    observations: NDArray[np.generic]  # [N, ...] current, in one preallocated buffer
 
     @property
     def num_envs(self) -> int:
@@ -47,15 +47,15 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def step(self, actions: NDArray[np.int64]) -> Step:
-        """Steps every environment once; a finished one starts its next episode at once."""
+        """Steps every environment once; a finished one starts its next episode immediately."""
 
     @abstractmethod
     def save(self) -> list[bytes] | None:
-        """Each environment's whole state, or None if these environments cannot tell theirs."""
+        """Each environment's full state, or None if it cannot be serialised."""
 
     @abstractmethod
     def restore(self, states: list[bytes]) -> None:
-        """Continues exactly where `save` was called, in this or another process."""
+        """Resumes exactly where `save` was called, in this or another process."""
 
     def levels_completed(self) -> NDArray[np.bool_] | None:
         """[N] whether the episode that just ended completed its level; None where there are no levels."""
@@ -67,7 +67,7 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def frame(self) -> NDArray[np.uint8]:
-        """[H, W, 3] the first environment as a person would like to see it."""
+        """[H, W, 3] the first environment, rendered for people."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""Procgen's 16 games through the engine's own C library (the libenv interface), without gym and gym3.
+"""Procgen's 16 games through the engine's C library (the libenv interface), without gym and gym3.
 
-Each environment is an engine instance of its own (num = 1, no threads), seeded from (seed, i), so that an
-environment's course does not depend on its neighbours. All instances write into one buffer of frames. Threads of
-ours step them: a call into the engine does not hold Python's lock.
+Each environment is a separate engine instance (num = 1, no threads), seeded from (seed, i), so that its episodes do not
+depend on its neighbours. All instances write into one frame buffer. Our own threads step them: calls into the engine
+release the GIL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXPLORATION_LEVELS = {  # exploration is hard mode on one fixed level per game
     "ninja": 1123500215,
 }
 
-# The libenv C interface, version 1, and Procgen's two functions for states.
+# The libenv C interface, version 1, and Procgen's two state functions.
 C_INTERFACE = """
 typedef void libenv_env;
 struct libenv_option { char name[128]; int dtype; int count; void *data; };
@@ -125,7 +125,7 @@ class ProcgenEnvironments(VectorEnvironment):
     def restore(self, states: list[bytes]) -> None:
         if len(states) != self.num_envs:
             raise ValueError(f"{len(states)} states for {self.num_envs} environments")
-        for state in states:  # the engine ends the whole process on a damaged state, so look first
+        for state in states:  # the engine aborts the process on a damaged state, so check first
             if hashlib.sha256(state[32:]).digest() != state[:32]:
                 raise UserError(
                     "the state of a Procgen environment is damaged; use an earlier checkpoint",
@@ -152,14 +152,14 @@ class ProcgenEnvironments(VectorEnvironment):
         self._alive.clear()
 
     def _step_every(self, first: int) -> None:
-        """The share of one thread: it takes turns with the others, for some engines may be slower than others."""
+        """One thread's share, interleaved with the others': some engines may be slower than others."""
         act, observe = self._library.libenv_act, self._library.libenv_observe
         for handle in self._handles[first :: self._num_threads]:
             act(handle)
             observe(handle)
 
     def _start(self, k: int, options: dict[str, Any]) -> Any:
-        """Makes the engine of environment k and ties it to row k of the buffers (this resets it once)."""
+        """Creates the engine of environment k and binds it to row k of the buffers (this resets it once)."""
         handle = self._library.libenv_make(1, self._c_options(options)[0])
         info_names = self._info_names(handle)
         buffers = self._ffi.new("struct libenv_buffers *")
@@ -181,7 +181,7 @@ class ProcgenEnvironments(VectorEnvironment):
         return self._ffi.new("void *[]", [self._ffi.cast("void *", array.ctypes.data) for array in arrays])
 
     def _info_names(self, handle: Any) -> list[str]:
-        """The order in which this engine wants its buffers of information."""
+        """The order in which this engine expects its info buffers."""
         count = self._library.libenv_get_tensortypes(handle, INFO_SPACE, self._ffi.NULL)
         types = self._ffi.new(f"struct libenv_tensortype[{count}]")
         self._library.libenv_get_tensortypes(handle, INFO_SPACE, types)
@@ -208,14 +208,14 @@ class ProcgenEnvironments(VectorEnvironment):
 
 
 def describe(settings: EnvSettings, game: str) -> EnvironmentSpec:
-    """Raises a UserError where the engine is missing or the game has no such mode."""
+    """Raises a UserError if the engine is missing or the game does not have the mode."""
     engine_options(settings, game)
     _engine()
     return SPEC
 
 
 def engine_options(settings: EnvSettings, game: str) -> dict[str, Any]:
-    """The engine's options for these settings; raises a UserError for a mode that the game does not have."""
+    """The engine's options for these settings; raises a UserError for a mode the game does not have."""
     mode = settings.distribution_mode
     supported = GAMES_WITH_MODE.get(mode) or (EXPLORATION_LEVELS if mode == "exploration" else None)
     if supported is not None and game not in supported:
@@ -250,20 +250,21 @@ class Engine(NamedTuple):
 
 @cache
 def _engine() -> Engine:
-    """Loads the engine, once per process; it is not safe to use after a fork."""
+    """Loads the engine, once per process; it is not fork-safe."""
     ffi: Any = FFI()
     ffi.cdef(C_INTERFACE)
     path = _engine_folder() / "prebuilt" / "libenv.so"
     flags = ffi.RTLD_NOW | ffi.RTLD_LOCAL
     if sys.platform == "linux":
-        flags |= ffi.RTLD_DEEPBIND  # the engine brings its own Qt
+        flags |= ffi.RTLD_DEEPBIND  # the engine bundles its own Qt
     try:
         library = ffi.dlopen(str(path), flags)
     except OSError as error:
-        raise UserError(f"Procgen's engine {path} does not load: {error}", EXIT_RUN_FAILED) from None
+        raise UserError(f"Procgen's engine {path} cannot be loaded: {error}", EXIT_RUN_FAILED) from None
     if library.libenv_version() != 1:
         raise UserError(
-            f"Procgen's engine {path} speaks libenv version {library.libenv_version()}, not 1",
+            f"Procgen's engine {path} has libenv version {library.libenv_version()}, not 1: "
+            "pip install procgen-mirror==0.10.7",
             EXIT_RUN_FAILED,
         )
     return Engine(ffi, library)

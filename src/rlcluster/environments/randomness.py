@@ -1,8 +1,8 @@
 """Randomness belongs to the environment, not to the process.
 
-Every random number is a pure function of (seed, purpose, environment, position), by a counter-based generator
-(Philox, Salmon et al. 2011). So how environments are dealt to processes changes nothing, and a checkpoint needs
-no generator state: the position is the number of the update.
+Every random number is a pure function of (seed, purpose, environment, position), from a counter-based generator
+(Philox, Salmon et al. 2011). So partitioning the environments over processes differently changes nothing, and a
+checkpoint needs no generator state: the position is the update number.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def generator(seed: int, purpose: Purpose, environment: int, position: int = 0) 
 
 
 def simulator_seed(seed: int, environment: int, position: int = 0) -> int:
-    """A seed for the simulator of one environment, in the 31 bits that all of them accept."""
+    """A seed for one environment's simulator, in the 31 bits that every simulator accepts."""
     return int(generator(seed, Purpose.SIMULATOR, environment, position).integers(0, 2**31 - 1))

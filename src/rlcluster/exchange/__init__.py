@@ -1,1 +1,1 @@
-"""What processes share: collectives over ranks, parameters in shared memory."""
+"""Communication between processes: collectives over ranks, parameters in shared memory."""

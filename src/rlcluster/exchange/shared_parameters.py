@@ -1,34 +1,37 @@
-"""Parameters that several processes use without a lock: IMPALA's, which one learner writes and actors read, and A3C's,
-which all workers change.
+"""Parameters in shared memory, without locks: IMPALA's, which one learner writes and its actors read, and A3C's, which
+all workers update.
 
-SharedParameters are two copies and two numbers. The learner says which version it begins, writes it into copy (version
-mod 2), and then announces it. An actor takes the announced copy and looks again: if a version two further on has been
-begun meanwhile, its copy was being overwritten, and it takes the new one. So nobody waits for anybody, and nobody acts
-with half of one version and half of another. This relies on processors that show stores in their order (x86).
+SharedParameters is a double-buffered seqlock: two copies and two version numbers. The learner stores the version it
+begins, writes copy (version mod 2), then announces it. An actor reads the announced copy, then checks: if the version
+after the next has begun meanwhile, the copy may be torn, and the actor reads again. So the learner never waits, and no
+actor acts with a mix of two versions. This relies on x86-64, where stores become visible in program order.
 """
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from rlcluster.system.shared_memory import SharedFile, map_file, whole_lines
+from rlcluster.system.errors import UserError
+from rlcluster.system.shared_memory import SharedFile, map_file, round_up_to_cache_line
 
-HEADER_BYTES = whole_lines(2 * torch.int64.itemsize)  # begun, announced
+HEADER_BYTES = round_up_to_cache_line(2 * torch.int64.itemsize)  # begun, announced
 REMEDY = "make it larger (that of a container: --shm-size), or use --mode sequential"
 
 
 def parameters_file(size: int) -> SharedFile:
-    """For `size` parameters."""
+    """The file of SharedParameters with `size` parameters."""
     return SharedFile(_num_bytes(size), REMEDY)
 
 
 class SharedParameters:
-    """One process's view of them."""
+    """One process's view of the learner's published parameters."""
 
     def __init__(self, path: Path, size: int) -> None:
+        _require_store_order()
         memory = map_file(path, _num_bytes(size))
         header = memory[:HEADER_BYTES].view(torch.int64)
         self._begun, self._announced = header[:1], header[1:2]
@@ -36,18 +39,18 @@ class SharedParameters:
 
     @property
     def version(self) -> int:
-        """The newest whole one; 0 before the first."""
+        """The newest complete version; 0 before the first."""
         return int(self._announced)
 
     def publish(self, parameters: Tensor, version: int) -> None:
-        """The learner's next version, one more than the last (or any number, before an actor takes one)."""
+        """Publishes the next version, the last one plus 1 (or any number, before an actor takes one)."""
         self._begun.fill_(version)
         self._copies[version % 2].copy_(parameters)
         self._announced.fill_(version)
 
     def take(self, parameters: Tensor, version: int | None = None) -> int:
-        """Copies a version into `parameters`, the newest if none is named; returns its number. A named one must be the
-        newest or the one before it, and stay so meanwhile.
+        """Copies a version into `parameters`, by default the newest; returns its number. A given `version` must be the
+        newest or the one before it, and remain so during the copy.
         """
         while True:
             taken = self.version if version is None else version
@@ -55,19 +58,29 @@ class SharedParameters:
             if int(self._begun) < taken + 2:
                 return taken
             if version is not None:
-                raise ValueError(f"version {version} is gone: {int(self._begun)} has been begun")
+                raise ValueError(f"version {version} is overwritten: {int(self._begun)} has begun")
+
+
+def _require_store_order() -> None:
+    """Raises a UserError where a reader could see a version's number before its values."""
+    processor = platform.machine()
+    if processor.lower() not in ("x86_64", "amd64"):
+        raise UserError(
+            "IMPALA's actors read the learner's parameters without a lock, which relies on the store order of x86-64; "
+            f"this processor is {processor}; use --mode sequential"
+        )
 
 
 class HogwildParameters:
-    """The parameters and RMSProp's statistics that the workers of A3C change together, and who has made how many steps.
+    """The parameters and RMSProp statistics that A3C's workers share, and each worker's step count.
 
-    Steps are neither locked nor atomic (Hogwild, arXiv 1106.5730): two at once may lose part of one.
+    Updates are neither locked nor atomic (Hogwild, arXiv 1106.5730): concurrent ones may partly overwrite each other.
     """
 
     def __init__(self, path: Path, size: int, num_workers: int) -> None:
         header = _steps_bytes(num_workers)
         memory = map_file(path, _num_bytes(size, header))
-        self.steps = memory[:header].view(torch.int64)[:num_workers]  # of each worker
+        self.steps = memory[:header].view(torch.int64)[:num_workers]  # by worker
         self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
 
 
@@ -76,9 +89,9 @@ def hogwild_file(size: int, num_workers: int) -> SharedFile:
 
 
 def _steps_bytes(num_workers: int) -> int:
-    return whole_lines(num_workers * torch.int64.itemsize)
+    return round_up_to_cache_line(num_workers * torch.int64.itemsize)
 
 
 def _num_bytes(size: int, header: int = HEADER_BYTES) -> int:
-    """Of two tensors of this size and what stands before them."""
+    """The bytes of two tensors of this size and of the header before them."""
     return header + 2 * size * torch.float32.itemsize

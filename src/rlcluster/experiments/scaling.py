@@ -69,7 +69,7 @@ def scale_command(request: ScaleRequest) -> int:
     settings = cases[0].settings
     ranks_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
     make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
-    with StopRequest(is_patient=True) as stop:  # a second signal must not orphan a run
+    with StopRequest(ignores_second_signal=True) as stop:  # a second signal must not orphan a run
         rows = _run_all(request, cases, stop)
         summary = summarise(rows, ranks_that_fit)
         write_summary(request.output_dir, summary, _facts(request, settings, ranks_that_fit))

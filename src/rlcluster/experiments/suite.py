@@ -65,7 +65,7 @@ def suite_command(file: Path, output_dir: Path | None) -> int:
     lock = acquire_lock(folder)
     try:
         _refuse_other_runs(folder, suite.cells)
-        with StopRequest(is_patient=True) as stop:  # a second signal must not orphan a run
+        with StopRequest(ignores_second_signal=True) as stop:  # a second signal must not orphan a run
             return _SuiteRun(suite, folder, stop).run()
     finally:
         os.close(lock)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlcluster.environments.interface import EnvironmentSpec
-from rlcluster.system.shared_memory import SharedFile, map_file, whole_lines
+from rlcluster.system.shared_memory import SharedFile, map_file, round_up_to_cache_line
 
 PER_ENVIRONMENT = ("last_observations", "envs", "versions")  # [N, ...]; the other columns are [T, N, ...]
 
@@ -33,7 +33,7 @@ class Column(NamedTuple):
     @property
     def space(self) -> int:
         """Its size in bytes, rounded up to whole cache lines."""
-        return whole_lines(self.num_bytes)
+        return round_up_to_cache_line(self.num_bytes)
 
 
 class RolloutShape(NamedTuple):

@@ -1,1 +1,1 @@
-"""Observation in, action logits and value out: the policies, and our convolutions behind them."""
+"""Policies, from observations to action logits and values, and our own convolution kernels."""

@@ -1,6 +1,6 @@
 """ActorCritic: observation -> action logits and value. Networks: impala, nature (images) and mlp (vectors).
 
-Images stay NHWC bytes up to the first convolution: a permuted view of them is a channels-last tensor.
+Images stay NHWC bytes until the first convolution: a permuted view of them is a channels-last tensor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PolicyOutput(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """A trunk of features with a policy head and a value head."""
+    """A feature trunk with a policy head and a value head."""
 
     def __init__(self, spec: EnvironmentSpec, network: str, hidden_sizes: tuple[int, ...] = (64, 64)) -> None:
         super().__init__()
@@ -48,18 +48,18 @@ class ActorCritic(nn.Module):
 
     @property
     def chunk_size(self) -> int:
-        """Samples of one gradient pass: many enough to keep the machine busy, few enough for its caches. Measured."""
+        """Samples per forward and backward pass: enough to keep the cores busy, few enough for the caches. Measured."""
         return self.trunk.chunk_size
 
     @property
     def kernels(self) -> str:
-        """The instruction set of our own convolutions; "torch" without them, or if any pass had to do without them."""
+        """The instruction set of our own convolutions; "torch" without them, or if any pass fell back to torch."""
         if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None or self.trunk.has_fallen_back:
             return "torch"
         return self.trunk.kernels.instruction_set
 
     def keep_threads_for_kernels(self, num_threads: int) -> bool:
-        """Our own convolutions have so many threads from now on, however many torch has. False: there are none."""
+        """Fixes the thread count of our own convolutions, independently of torch's. False if there are none."""
         if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None:
             return False
         self.trunk.kernels.num_threads = num_threads
@@ -97,18 +97,18 @@ class MlpTrunk(nn.Module):
 
 
 class ConvolutionalTrunk(nn.Module):
-    """Convolutions, by our own kernels if they cover the input, and a linear layer."""
+    """Convolutions, with our own kernels if they support the input, and a linear layer."""
 
     num_features: int
     torch_chunk_size: int
-    kernels_chunk_size: int  # for images of 64x64
+    kernels_chunk_size: int  # for 64x64 images
     linear: nn.Linear
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Trunk | None = None
         self.must_use_kernels = False
-        self.has_fallen_back = False  # an input that the kernels do not cover went through torch
+        self.has_fallen_back = False  # an unsupported input went through torch
 
     @property
     def chunk_size(self) -> int:
@@ -129,7 +129,7 @@ class ConvolutionalTrunk(nn.Module):
             if problem is None:
                 return features.features(self.kernels, observations, layers)
             if self.must_use_kernels:
-                raise UserError(f"hardware.kernels=native does not cover {problem}; use auto")
+                raise UserError(f"hardware.kernels=native does not support {problem}; use auto")
             self.has_fallen_back = True
             _warn_of_fallback(problem)
         return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
@@ -212,7 +212,7 @@ class ResidualBlock(nn.Module):
 def make_policy(
     settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName = "auto"
 ) -> ActorCritic:
-    """The network that the settings name, with orthogonal parameters drawn from the seed."""
+    """The network in the settings, with orthogonal parameters drawn from the seed."""
     policy = ActorCritic(spec, choose_network(settings, spec), settings.hidden_sizes)
     if isinstance(policy.trunk, ConvolutionalTrunk):
         policy.trunk.kernels = choose_kernels(kernels, policy.network, spec)
@@ -222,12 +222,12 @@ def make_policy(
 
 
 def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
-    """The network's name; raises a UserError where it does not fit the observations."""
+    """The network's name; raises a UserError if it does not fit the observations."""
     if settings.network is None:
         return "impala" if spec.is_image else "mlp"
     if settings.network != "mlp" and not spec.is_image:
         raise UserError(
-            f"policy.network={settings.network} needs images, and the observations have shape "
+            f"policy.network={settings.network} needs images, but the observations have shape "
             f"{list(spec.observation_shape)} and type {spec.observation_dtype}; use mlp"
         )
     if settings.network == "nature":
@@ -236,13 +236,14 @@ def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
 
 
 def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) -> Trunk | None:
-    """Our own convolutions, or None for torch's; raises a UserError where they are demanded and cannot be had."""
+    """Our own convolutions, or None for torch's; raises a UserError if they are required but unavailable."""
     if kernels == "torch" or (network not in WEIGHT_SHAPES and kernels == "auto"):
         return None
     try:
         if network not in WEIGHT_SHAPES or spec.observation_shape[2] != 3:
             names = " and ".join(WEIGHT_SHAPES)
-            raise KernelsMissingError(f"they are for the networks {names} on images of 3 channels, not for {network}")
+            given = f"{network} on observations of shape {list(spec.observation_shape)}"
+            raise KernelsMissingError(f"supports the networks {names} on 3-channel images, not {given}")
         return Trunk(network, spec.observation_shape[0], spec.observation_shape[1])
     except KernelsMissingError as error:
         if kernels == "native":
@@ -251,22 +252,22 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
 
 
 def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:
-    """[B] actions by inversion: the first whose cumulated probability exceeds the noise [B], uniform in [0, 1)."""
-    cumulated = torch.softmax(logits.double(), -1).cumsum(-1)
-    below = cumulated <= noise.unsqueeze(-1) * cumulated[:, -1:]
+    """[B] actions by inversion: the first whose cumulative probability exceeds the noise [B], uniform in [0, 1)."""
+    cumulative = torch.softmax(logits.double(), -1).cumsum(-1)
+    below = cumulative <= noise.unsqueeze(-1) * cumulative[:, -1:]
     return below.sum(-1).clamp_(max=logits.shape[-1] - 1)
 
 
 def _warn_of_fallback(problem: str) -> None:
-    """Once per process: every further pass would say the same."""
+    """Warns once per process: every further pass would repeat it."""
     global _has_warned_of_fallback  # noqa: PLW0603 - a process warns once, however many policies it has
     if not _has_warned_of_fallback:
         _has_warned_of_fallback = True
-        warn(f"hardware.kernels=auto: the kernels do not cover {problem}; PyTorch runs such convolutions, more slowly")
+        warn(f"hardware.kernels=auto: the kernels do not support {problem}; PyTorch runs these convolutions")
 
 
 def _to_channels_last(observations: Tensor) -> Tensor:
-    """[B, H, W, C] bytes to [B, C, H, W] floats from 0 to 1, without moving a value."""
+    """[B, H, W, C] bytes to [B, C, H, W] floats in [0, 1], with the memory layout unchanged."""
     return observations.permute(0, 3, 1, 2).float().mul_(1 / 255)
 
 

@@ -1,1 +1,1 @@
-"""What the user asks for: every setting, its default, where it is read from and what can be wrong with it."""
+"""The user's settings: their schema, defaults, loading and validation."""

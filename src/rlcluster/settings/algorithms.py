@@ -1,7 +1,7 @@
-"""One record per algorithm, in one table: what it learns with, which settings it reads, and the loop of each mode.
+"""One record per algorithm, in one table: its loss and targets, the settings it reads, and the loop for each mode.
 
-What is refused, documented and tested about an algorithm follows from its record. To add one, add a record here and,
-if it has a loss of its own, a function in `learning/losses.py`.
+Validation, documentation and tests of an algorithm follow from its record. To add one, add a record here and, if it has
+its own loss, a function in `learning/losses.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIMIZER_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "adam": ("training.adam_epsilon",),
     "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
 }
-OF_ONE_OPTIMIZER = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
+OPTIMIZER_SPECIFIC_SETTINGS = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
 
 
 class Cell(NamedTuple):
@@ -38,35 +38,35 @@ class Algorithm:
     """Everything that distinguishes an algorithm."""
 
     name: str
-    targets: Targets  # vtrace corrects the lag with the values of the policy that learns
+    targets: Targets  # vtrace corrects the policy lag, with the current policy's values
     loss: LossName
-    optimizer: OptimizerName  # the default
+    optimizer: OptimizerName  # by default
     cells: Mapping[str, Cell]  # by mode
-    # Of the settings that some algorithm does not read: those that this one does. Giving another is an error.
+    # The algorithm-specific settings that this one reads. Setting any other is an error.
     reads: tuple[str, ...]
-    # What a rank leads outside mode sequential: IMPALA's actors play, A3C's workers play and learn.
+    # The helper processes of a rank outside mode sequential: IMPALA's actors act, A3C's workers act and learn.
     helpers: Literal["actors", "workers"] | None = None
-    defaults: Sections = field(default_factory=dict)  # where they differ from the sections'
+    defaults: Sections = field(default_factory=dict)  # where they differ from the schema's
 
     @property
     def has_minibatches(self) -> bool:
-        """False: an update is one step of the optimiser on everything that was played."""
+        """If False, an update is one optimiser step on the whole rollout."""
         return "training.batch_size" in self.reads
 
     def helpers_in(self, mode: str) -> Literal["actors", "workers"] | None:
-        """What a rank leads in this mode."""
+        """The helper processes of a rank in this mode."""
         return None if mode == "sequential" else self.helpers
 
     def optimizer_for(self, given: str | None) -> str:
-        """What `training.optimizer` means for this algorithm."""
+        """The optimiser in effect, where `given` is `training.optimizer`."""
         return given if given is not None and "training.optimizer" in self.reads else self.optimizer
 
     def unread(self, optimizer: str | None) -> dict[str, str]:
         """The settings that a run with this `training.optimizer` does not read, and why."""
         chosen = self.optimizer_for(optimizer)
-        others = OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(chosen, OF_ONE_OPTIMIZER))
+        others = OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(chosen, OPTIMIZER_SPECIFIC_SETTINGS))
         reason = f"training.optimizer={chosen}" if "training.optimizer" in self.reads else self.name
-        unused = [key for key in OF_SOME_ALGORITHMS if key not in self.reads]
+        unused = [key for key in ALGORITHM_SPECIFIC_SETTINGS if key not in self.reads]
         return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, self.name)}
 
 
@@ -77,8 +77,8 @@ _VTRACE = ("training.rho_bar", "training.c_bar")
 _ACTORS = ("parallel.deterministic", "parallel.slots_per_actor")
 _GRADIENTS = ("training.optimizer", "parallel.sync_strategy", "parallel.wire_dtype")
 
-# arXiv 1602.01783 and its usual synchronous form: n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages as they
-# are.
+# arXiv 1602.01783 and its usual synchronous form: n = 5, 16 environments, RMSProp 7e-4, gamma .99, advantages not
+# normalised.
 _A2C_DEFAULTS: Sections = {
     "env": {"num_envs": 16},
     "training": {
@@ -89,8 +89,8 @@ _A2C_DEFAULTS: Sections = {
         "normalize_advantages": False,
     },
 }
-# RMSProp as in arXiv 1802.01561; the numbers were chosen on Procgen (docs/results.md), the paper's are for losses that
-# are summed over samples.
+# RMSProp as in arXiv 1802.01561. The values were tuned on Procgen (docs/results.md); the paper's are for losses summed
+# over samples.
 _IMPALA_DEFAULTS: Sections = {
     "env": {"num_envs": 64},
     "training": {
@@ -149,4 +149,4 @@ _RECORDS = (
     ),
 )
 ALGORITHMS: Mapping[str, Algorithm] = {record.name: record for record in _RECORDS}
-OF_SOME_ALGORITHMS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))
+ALGORITHM_SPECIFIC_SETTINGS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))

@@ -1,4 +1,4 @@
-"""The names of Procgen's games, in all the forms that users write."""
+"""The names of Procgen's games, in every form that users write."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def procgen_game(name: str) -> str | None:
 
 
 def game_name(name: str) -> str:
-    """`coinrun` for a game of Procgen, however it is written; else the environment's own name."""
+    """`coinrun` for a Procgen game in any form; else the name unchanged."""
     return procgen_game(name) or name

@@ -1,7 +1,6 @@
-"""Settings from files and flags, and everything that can be wrong with them, reported at once.
+"""Loads settings from files and flags, and reports all their problems in one message.
 
-They are layered in this order, the later one wins:
-defaults < defaults of the algorithm < file (YAML or JSON) < command-line flags.
+Later layers win: defaults < the algorithm's defaults < file (YAML or JSON) < command-line flags.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from pydantic import ValidationError
 from rlcluster.settings.algorithms import (
     ALGORITHMS,
     DEFAULT_ALGORITHM,
-    OF_ONE_OPTIMIZER,
     OPTIMIZER_SETTINGS,
+    OPTIMIZER_SPECIFIC_SETTINGS,
     Algorithm,
 )
 from rlcluster.settings.schema import (
@@ -36,7 +35,7 @@ from rlcluster.system.launcher import launched
 
 
 class Problem(NamedTuple):
-    """What is wrong, and which settings take part in it."""
+    """What is wrong, and the settings involved."""
 
     keys: frozenset[str]
     message: str
@@ -49,7 +48,7 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """The settings of a run. `flags` maps "section.name" to a value; `base` is the run to be resumed.
+    """The settings of a run. `flags` maps "section.name" to a value; `base` holds the settings of a run to resume.
 
     Raises a UserError that lists every problem at once.
     """
@@ -77,8 +76,8 @@ def load_settings(
 
 
 def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
-    """A YAML or JSON file as nested dicts; YAML scalars stay text and are converted by declared type. `name` is how an
-    error calls it.
+    """A YAML or JSON file as nested dicts. YAML scalars stay strings, to be converted by declared type. `name` is what
+    errors call the file.
     """
     path = Path(path)
     try:
@@ -92,23 +91,23 @@ def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
     if data is None or data == "":
         return {}
     if not isinstance(data, dict):
-        raise UserError(f"{name} {path}: should hold settings by name, not a list or a text")
+        raise UserError(f"{name} {path}: should be a mapping of settings, not a list or a string")
     return data
 
 
 def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The upper source wins; one of a group of alternatives in it replaces the whole group below it, and an optimiser
-    the settings of the others.
+    """The upper source wins. An alternative in it replaces its whole group in the lower one, and an optimiser replaces
+    the settings of other optimisers.
     """
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
-    if "training.optimizer" in given:  # null is the algorithm's own, whichever that is
-        replaced |= OF_ONE_OPTIMIZER.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
+    if "training.optimizer" in given:  # null: the algorithm's own
+        replaced |= OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
     return _merge(without(lower, replaced), upper)
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Section by section. A section that is no section stays as it is, to be reported."""
+    """Merges section by section. A value that should be a section stays as it is, to be reported later."""
     merged = dict(lower)
     for key, value in upper.items():
         below = merged.get(key)
@@ -131,7 +130,7 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
-    """The data less the settings named."""
+    """The data without the given settings."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict):
@@ -142,7 +141,7 @@ def without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
 
 
 class _Loader(yaml.BaseLoader):
-    """Scalars stay text; a key that stands twice is an error instead of silently the last one."""
+    """Scalars stay strings; a duplicate key is an error, where YAML would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -162,7 +161,7 @@ def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
-    """Field by field first; then what settings must satisfy together, as far as the fields are sound."""
+    """Validates each field, then combinations of those fields that are valid."""
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
@@ -177,15 +176,15 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
 
 
 def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Settings, list[Problem]]:
-    """num_envs_per_worker, where it is in force, becomes num_envs."""
+    """Converts num_envs_per_worker, where it applies, to num_envs."""
     each = settings.parallel.num_envs_per_worker
     if settings.mode == "sequential" or each is None:
         return settings, list(_combination_problems(settings))
     if settings.given_helpers is None and settings.traits.helpers == "actors" and settings.mode == "parallel":
         message = f"parallel.num_envs_per_worker={each} needs parallel.num_workers: give both, or env.num_envs"
         return settings, [Problem(frozenset({"parallel.num_workers", "parallel.num_envs_per_worker"}), message)]
-    place = launched() if settings.mode == "distributed" else None
-    num_workers = settings.processes(cores.observe().physical, place.world_size if place else None)
+    placement = launched() if settings.mode == "distributed" else None
+    num_workers = settings.processes(cores.observe().physical, placement.world_size if placement else None)
     if is_total_given and settings.env.num_envs != num_workers * each:
         keys = frozenset({"env.num_envs", "parallel.num_workers", "parallel.num_envs_per_worker"})
         product = f"num_workers * num_envs_per_worker = {num_workers} * {each} = {num_workers * each}"
@@ -223,7 +222,7 @@ def _suggestion(location: list[str]) -> str:
 
 
 def hint(location: list[str], known: Sequence[str]) -> str:
-    """How to go on after an unknown name, the last of `location`, where these are known."""
+    """A suggestion for an unknown name, the last of `location`, given the known ones."""
     close = difflib.get_close_matches(location[-1], known, n=1)
     if close:
         return f"; did you mean {'.'.join([*location[:-1], close[0]])}?"
@@ -235,22 +234,22 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
     if parallel.sync_strategy == "parameters" and parallel.wire_dtype != "float32":
         yield Problem(
             frozenset({"parallel.sync_strategy", "parallel.wire_dtype"}),
-            f"parallel.wire_dtype={parallel.wire_dtype} is for gradients, but parallel.sync_strategy=parameters; "
+            f"parallel.wire_dtype={parallel.wire_dtype} applies to gradients, but parallel.sync_strategy=parameters; "
             "leave one of them out",
         )
     if parallel.sync_strategy == "gradients" and parallel.sync_updates != 1 and settings.traits.helpers != "workers":
         yield Problem(
             frozenset({"parallel.sync_strategy", "parallel.sync_updates"}),
             f"parallel.sync_updates={parallel.sync_updates} needs parallel.sync_strategy=parameters; gradients are "
-            "exchanged at every step of the optimiser",
+            "synchronised at every optimiser step",
         )
     is_asynchronous = settings.traits.helpers_in(settings.mode) == "actors"
     if is_asynchronous and parallel.deterministic and None in (settings.given_helpers, settings.hardware.num_threads):
         name = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
         yield Problem(
             frozenset({"parallel.deterministic", f"parallel.{name}", "hardware.num_threads"}),
-            f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: measured numbers may differ "
-            "from run to run",
+            f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: numbers chosen by "
+            "measurement may differ from run to run",
         )
     keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
     if not settings.traits.has_minibatches:
@@ -297,8 +296,8 @@ def _unused_settings(given: Mapping[str, Any], algorithm: Algorithm) -> list[Pro
 
 
 def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
-    """Flags of another mode. In a file such a section may stand: the file can serve several modes. `--backend gloo`
-    may stand everywhere, for there is no other.
+    """Flags of another mode. A file may hold such sections, as it can serve several modes. `--backend gloo` is allowed
+    in every mode: there is no other.
     """
     sections = {"parallel": ("parallel", "distributed"), "cluster": ("distributed",)}
     flags = {key: value for key, value in flags.items() if key != "cluster.distributed_backend"}

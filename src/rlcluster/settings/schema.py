@@ -1,4 +1,4 @@
-"""Every setting: its name, meaning, unit, default and where the default comes from.
+"""Every setting: its name, meaning, unit, default and the source of the default.
 
 Settings are frozen. `loading` reads them from files and flags, `values` converts them.
 """
@@ -43,7 +43,7 @@ DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
 MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
-# Of each group, the last source that gives one decides.
+# In each group, the last source that sets one replaces the others.
 ALTERNATIVES = (
     tuple(f"training.{budget}" for budget in BUDGETS),
     ("training.batch_size", "training.n_minibatches"),
@@ -73,16 +73,16 @@ class EnvSettings(Section):
         description="a Procgen game (coinrun, procgen-coinrun-v0) or the id of a Gymnasium environment",
     )
     num_envs: BoundedCount = Field(32, description="environments in total, over all processes [cpu]")
-    seed: Seed = Field(42, description="environment i's randomness depends on (seed, i) alone")
+    seed: Seed = Field(42, description="random seed; environment i depends on (seed, i) alone")
     distribution_mode: DistributionMode = Field("easy", description="difficulty of the levels")
-    num_levels: Level = Field(200, description="training levels, 0 for all (200: Procgen's easy protocol)")
+    num_levels: Level = Field(200, description="training levels, 0 for unlimited (200: Procgen's easy protocol)")
     start_level: Level = Field(0, description="seed of the first training level")
-    use_sequential_levels: bool = Field(False, description="go to the next level at once when one is done")
-    center_agent: bool = Field(True, description="the view follows the agent")
+    use_sequential_levels: bool = Field(False, description="continue with the next level when one is completed")
+    center_agent: bool = Field(True, description="centre the view on the agent")
     use_backgrounds: bool = Field(True, description="draw backgrounds")
     use_monochrome_assets: bool = Field(False, description="draw plain shapes")
     restrict_themes: bool = Field(False, description="one theme per kind of object")
-    use_generated_assets: bool = Field(False, description="random textures instead of drawn ones")
+    use_generated_assets: bool = Field(False, description="random textures instead of the drawn assets")
     paint_vel_info: bool = Field(False, description="show the agent's velocity in the frame")
 
 
@@ -104,19 +104,19 @@ class TrainingSettings(Section):
         None, description="adam or rmsprop, not for a3c; null: adam for ppo [tp], else rmsprop [a2c] [im]"
     )
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
-    anneal_learning_rate: bool = Field(False, description="linearly to 0 over the budget")
+    anneal_learning_rate: bool = Field(False, description="anneal linearly to 0 over the budget")
     gamma: Fraction = Field(0.999, description="discount per step [tp]")
-    gae_lambda: Fraction = Field(0.95, description="1 gives n-step returns [tp]")
+    gae_lambda: Fraction = Field(0.95, description="lambda of GAE; 1 gives n-step returns [tp]")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus [tp]")
     value_coefficient: NonNegative = Field(0.5, description="weight of the value loss [tp]")
     max_grad_norm: Positive | None = Field(0.5, description="gradient norm limit, null for none [tp]")
     clip_range: Positive = Field(0.2, description="PPO's limit on the probability ratio [tp]")
     clip_value_range: Positive | None = Field(0.2, description="limit on the value's change, null for none [tp]")
-    target_kl: Positive | None = Field(None, description="no further epoch once approx_kl exceeds this")
+    target_kl: Positive | None = Field(None, description="stop the epochs of an update once approx_kl exceeds this")
     normalize_advantages: bool = Field(
-        True, description="over each global minibatch [tp]; impala: over the update, for one forward pass more"
+        True, description="over each global minibatch [tp]; impala: over the update, at one extra forward pass"
     )
-    normalize_rewards: bool = Field(True, description="divide by the std of the discounted return [tp]")
+    normalize_rewards: bool = Field(True, description="divide rewards by the std of the discounted return [tp]")
     reward_clip: Positive = Field(10.0, description="limit on a normalised reward [tp]")
     rho_bar: Positive = Field(1.0, description="V-trace's limit on the ratio in the temporal difference [im]")
     c_bar: Positive = Field(1.0, description="V-trace's limit on the ratio in the trace [im]")
@@ -135,62 +135,68 @@ class TrainingSettings(Section):
 class PolicySettings(Section):
     """The network."""
 
-    network: NetworkName | None = Field(None, description="null: impala for images, mlp for vectors")
+    network: NetworkName | None = Field(
+        None, description="impala, nature or mlp; null: impala for images, mlp for vectors"
+    )
     hidden_sizes: Sizes = Field((64, 64), description="layers of the mlp network, as 64,64")
 
 
 class ParallelSettings(Section):
-    """Read by the modes parallel and distributed."""
+    """Used by modes parallel and distributed."""
 
     num_workers: Count | None = Field(
-        None, description="worker processes (impala: actors); null: for each physical core (impala: as measured)"
+        None, description="processes (impala: actors); null: one per physical core (impala: from measured rates)"
     )
     workers_per_rank: Count | None = Field(
-        None, description="distributed impala and a3c: actors or workers of each rank; null: chosen for the machine"
+        None, description="distributed impala and a3c: actors or workers per rank; null: chosen for the machine"
     )
-    num_envs_per_worker: Count | None = Field(None, description="environments of each worker, instead of num_envs")
-    pin_workers: bool = Field(True, description="tie each worker to its cores, where the system can")
-    timeout_seconds: Positive = Field(120.0, description="a worker that is silent for so long has failed")
-    max_restarts: Natural = Field(0, description="how often a run whose worker fails goes on from its last checkpoint")
+    num_envs_per_worker: Count | None = Field(None, description="environments per process, instead of num_envs")
+    pin_workers: bool = Field(True, description="pin each process to its cores, where the OS allows it")
+    timeout_seconds: Positive = Field(120.0, description="a process that does not answer for this long has failed")
+    max_restarts: Natural = Field(0, description="restarts from the last checkpoint after a process fails")
     sync_strategy: SyncStrategy = Field(
         "gradients",
-        description="what workers exchange: gradients at every optimiser's step, or parameters, averaged now and then",
+        description="what ranks average: gradients, at every optimiser step, or parameters, every sync_updates updates",
     )
-    sync_updates: Count = Field(1, description="updates between two averages of the parameters")
-    wire_dtype: WireName = Field("float32", description="gradients on the way between workers; bfloat16 halves them")
+    sync_updates: Count = Field(1, description="updates between two averagings of the parameters")
+    wire_dtype: WireName = Field(
+        "float32", description="dtype of gradients sent between ranks; bfloat16 halves the traffic"
+    )
     preempt_stragglers: bool = Field(
-        False, description="end late workers' rollouts early once 60 % are done (DD-PPO); not reproducible"
+        False, description="end late ranks' rollouts early once 60 % are done (DD-PPO); not reproducible"
     )
     deterministic: bool = Field(
-        False, description="impala: exactly one update of lag, so that the same seed gives the same run"
+        False, description="impala: a lag of exactly one update, so that the same seed gives the same run"
     )
     slots_per_actor: Annotated[Count, Field(ge=2)] = Field(
-        2, description="impala: rollouts that an actor may be ahead; the lag stays within twice as many updates"
+        2, description="impala: rollouts by which an actor may run ahead; the lag is at most twice as many updates"
     )
 
 
 class HardwareSettings(Section):
-    """What the run may use of this machine."""
+    """What the run may use on this machine."""
 
-    device: Literal["cpu"] = Field("cpu", description="this suite is for CPUs")
+    device: Literal["cpu"] = Field("cpu", description="always cpu")
     num_threads: Count | None = Field(
         None, description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
     )
-    chunk_size: Count | None = Field(None, description="samples per gradient pass; null: what fits the caches")
+    chunk_size: Count | None = Field(
+        None, description="samples per forward and backward pass; null: as many as fit the caches"
+    )
     rollout_dir: str | None = Field(
-        None, description="folder for rollouts that do not fit into memory: they are mapped from a file in it"
+        None, description="directory for rollouts that do not fit into memory; they are memory-mapped files"
     )
     kernels: KernelsName = Field(
         "auto",
-        description="convolutions; auto: our own where possible, native: or an error, torch: never",
+        description="convolutions: auto (our own where possible), native (our own or an error), torch",
     )
 
 
 class ClusterSettings(Section):
-    """Read by mode distributed only."""
+    """Used by mode distributed only."""
 
-    num_workers: Count | None = Field(None, description="ranks over all machines")
-    distributed_backend: Literal["gloo"] = Field("gloo", description="engine of torch.distributed")
+    num_workers: Count | None = Field(None, description="ranks on all machines")
+    distributed_backend: Literal["gloo"] = Field("gloo", description="backend of torch.distributed")
     master_addr: str = Field("localhost", description="address of rank 0")
     master_port: Annotated[int, BeforeValidator(parse_count), Field(ge=1, le=65535)] = Field(
         29500, description="port of rank 0"
@@ -198,14 +204,14 @@ class ClusterSettings(Section):
 
 
 class OutputSettings(Section):
-    """Where a run is kept, and how often it is saved."""
+    """Where a run is stored, and how often it is saved."""
 
-    output_dir: str | None = Field(None, description="run directory; null: runs/ and a name made from the run")
+    output_dir: str | None = Field(None, description="run directory; null: a generated name in runs/")
     checkpoint_dir: str | None = Field(None, description="null: checkpoints/ in the run directory")
     log_dir: str | None = Field(None, description="null: logs/ in the run directory")
     checkpoint_seconds: Positive = Field(300.0, description="seconds between checkpoints")
     checkpoint_updates: Count | None = Field(None, description="updates between checkpoints, instead of seconds")
-    keep_checkpoints: Count = Field(3, description="periodic checkpoints kept; the newest stay")
+    keep_checkpoints: Count = Field(3, description="newest periodic checkpoints to keep")
 
 
 class Settings(Section):
@@ -228,13 +234,13 @@ class Settings(Section):
 
     @property
     def rollout_size(self) -> int:
-        """Samples of one rollout, over all processes."""
+        """Samples per rollout, over all processes."""
         return self.training.n_steps * self.env.num_envs
 
     @property
     def given_processes(self) -> int | None:
-        """What `num_workers` says; None: it depends on the machine or on the launcher. Of a parallel impala or a3c
-        these are the helpers of the one rank, else ranks.
+        """The given `num_workers`; None if the machine or the launcher decides. For parallel impala and a3c it counts
+        the helpers of the single rank, otherwise ranks.
         """
         if self.mode == "sequential":
             return 1
@@ -242,21 +248,21 @@ class Settings(Section):
 
     @property
     def given_ranks(self) -> int | None:
-        """Ranks, as far as the settings decide."""
+        """The number of ranks; None if the settings do not decide it."""
         return 1 if self.mode == "parallel" and self.traits.helpers else self.given_processes
 
     @property
     def given_helpers(self) -> int | None:
-        """Actors or workers of each rank of impala or a3c, as far as the settings decide."""
+        """Actors (impala) or workers (a3c) per rank; None if the settings do not decide it."""
         return self.parallel.num_workers if self.mode == "parallel" else self.parallel.workers_per_rank
 
     def processes(self, physical_cores: int, launched: int | None) -> int:
-        """What `num_workers` means: as given, as many as a launcher has started, or one for each physical core."""
+        """The effective `num_workers`: as given, as many as a launcher has started, or one per physical core."""
         return self.given_processes or launched or physical_cores
 
     @property
     def batch_size(self) -> int:
-        """Samples of one minibatch, over all processes: at most the whole rollout."""
+        """Samples per minibatch, over all processes; at most the whole rollout."""
         if not self.traits.has_minibatches:
             return self.rollout_size
         if self.training.n_minibatches is not None:
@@ -266,7 +272,7 @@ class Settings(Section):
         return min(self.valid_batch_sizes(), key=lambda size: abs(math.log(size / DEFAULT_BATCH_SIZE)))
 
     def valid_batch_sizes(self) -> list[int]:
-        """num_envs times a divisor of n_steps: every minibatch takes as many steps of each environment."""
+        """num_envs times a divisor of n_steps: every minibatch has equally many steps of each environment."""
         n_steps = self.training.n_steps
         small = [d for d in range(1, math.isqrt(n_steps) + 1) if n_steps % d == 0]
         return [self.env.num_envs * d for d in sorted({*small, *(n_steps // d for d in small)})]
@@ -294,7 +300,7 @@ class Settings(Section):
         return f"{self.algorithm.upper()}_{self.mode.capitalize()}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that load back to the same settings; what the algorithm does not use is left out."""
+        """Plain values that load back to the same settings, without those that the algorithm does not read."""
         data = self.model_dump(mode="json")
         if self.traits.has_minibatches:
             data["training"].update(batch_size=self.batch_size, n_minibatches=None)
@@ -317,7 +323,7 @@ def budgets(settings: Settings) -> tuple[float | None, ...]:
 
 
 class SettingField(NamedTuple):
-    """One setting, as the flags and the documentation need it."""
+    """One setting, for the flags and the documentation."""
 
     section: str
     name: str

@@ -1,5 +1,5 @@
-"""Types of settings. Every value may be given as text: it is converted by its declared type, so that `5e-4` is a number
-and `no` a truth value.
+"""Types of settings. Any value may be given as a string and is converted by its declared type: `5e-4` to a number, `no`
+to a boolean.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 NULLS = ("null", "~", "")
 
 
-def refuse_truth_value(value: object) -> object:
+def reject_bool(value: object) -> object:
     """`true` is not the number 1."""
     if isinstance(value, bool):
-        raise ValueError("should be a number, not a truth value")
+        raise ValueError("should be a number, not a boolean")
     return value
 
 
 def parse_count(value: object) -> object:
     """1_000_000, "25e6" and 25e6 are whole numbers; 0.5 is not."""
-    value = refuse_truth_value(value)
+    value = reject_bool(value)
     if isinstance(value, str):
         try:
             value = int(value)
@@ -48,7 +48,7 @@ def parse_duration(value: object) -> object:
 
 
 def parse_sizes(value: object) -> object:
-    """A list, a number, or text such as "64,64"."""
+    """A list, a number, or a string such as "64,64"."""
     if isinstance(value, int):
         return [value]
     return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -57,9 +57,9 @@ def parse_sizes(value: object) -> object:
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
 Natural = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
 BoundedCount = Annotated[Count, Field(le=2**20)]
-Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # what the engine's integers hold
+Level = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**31)]  # the engine's integers are 32-bit
 Seed = Annotated[int, BeforeValidator(parse_count), Field(ge=0, lt=2**63)]
-Number = Annotated[float, BeforeValidator(refuse_truth_value), Field(allow_inf_nan=False)]
+Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0, le=1)]
@@ -73,5 +73,5 @@ Sizes = Annotated[tuple[Count, ...], BeforeValidator(parse_sizes), Field(min_len
 
 
 def is_null(value: object) -> bool:
-    """True for "not set": null in JSON, and the words for it in YAML and in flags."""
+    """True for "not set": null in JSON, and its spellings in YAML and in flags."""
     return value is None or (isinstance(value, str) and value in NULLS)

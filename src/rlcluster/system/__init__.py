@@ -1,1 +1,1 @@
-"""What the machine gives: cores, memory, processes, signals, shared memory, files, the terminal."""
+"""The operating system: cores, memory, processes, signals, shared memory, files, the terminal."""

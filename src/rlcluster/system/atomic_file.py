@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Temporary file, fsync, rename: readers see the old content or the new, never a part."""
+    """Temporary file, fsync, rename: readers see either the old content or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -28,11 +28,11 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise UserError(
-            f"{path} cannot be written ({error.strerror}); free space or choose another directory and --resume",
+            f"{path} cannot be written ({error.strerror}); free some space or choose another directory, then --resume",
             EXIT_STORAGE,
         ) from None
 
 
 def write_json(path: Path, data: object) -> None:
-    """For people and programs alike; NaN is an error, for JSON has none."""
+    """Indented for people. NaN raises a ValueError: JSON has none."""
     write_atomically(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Time: of a run, and of the phases of its updates."""
+"""Timing of a run and of the phases of its updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds since it was made, on top of the seconds that an earlier part of the run took."""
+    """Seconds since construction, plus the `seconds_before` that a resumed run had already taken."""
 
     def __init__(self, seconds_before: float = 0.0) -> None:
         self._start = time.perf_counter() - seconds_before
@@ -18,7 +18,7 @@ class Stopwatch:
 
 
 class PhaseTimer:
-    """Seconds spent in each phase of one update. A phase inside another one is not counted twice."""
+    """Seconds spent in each phase of one update. Nested phases are not counted twice."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

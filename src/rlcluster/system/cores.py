@@ -1,6 +1,6 @@
-"""The cores that a process may use, the threads that it starts on them, and the cores that it is pinned to.
+"""The cores that a process may use, its thread counts, and core pinning.
 
-Heavy libraries are not imported here at module level: the thread settings must come before they start.
+No heavy imports at module level: thread limits must be set before those libraries load.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from rlcluster.system.console import warn
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
-# How long an OpenMP thread spins for its fellows before it sleeps, in turns (10,000 are some 20 microseconds). The
-# default of libgomp is for an idle machine: with one other busy process on 2 cores, 2 threads of ours fell from 545 to
-# 38 samples/s (impala, forward and backward); with this limit they keep 122, and an idle machine shows no loss.
+# How many iterations an OpenMP thread spins at a barrier before it sleeps (10,000: about 20 microseconds). The default
+# of libgomp assumes an idle machine: with one other busy process on 2 cores, 2 threads fell from 545 samples/s to 38
+# (impala, forward and backward). With this limit they keep 122, and lose nothing on an idle machine.
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"
 
-_affinity_given: frozenset[int] | None = None  # the affinity of this process before `pin_to` narrowed it
+_affinity_given: frozenset[int] | None = None  # this process's affinity before `pin_to` narrowed it
 
 
 class Core(NamedTuple):
     """One hardware thread."""
 
     number: int
-    first_sibling: int  # the lowest number among the hardware threads of its physical core
+    first_sibling: int  # the lowest-numbered hardware thread of its physical core
 
 
 class Cores(NamedTuple):
-    """What one process may use of its machine."""
+    """The part of a machine that one process may use."""
 
-    allowed: int  # the least of affinity, cgroup quota and the scheduler's share; at least 1
-    affinity: tuple[Core, ...]  # the first thread of each physical core first; empty where the system does not tell
+    allowed: int  # the minimum of affinity, cgroup quota and Slurm allocation; at least 1
+    affinity: tuple[Core, ...]  # first threads of physical cores first; empty where the OS does not report it
 
     @property
     def physical(self) -> int:
-        """Physical cores: a second thread on a core adds little to convolutions."""
+        """Physical cores: hyper-threads add little to convolutions."""
         return max(1, min(self.allowed, len({core.first_sibling for core in self.affinity}) or 1))
 
     @property
@@ -47,13 +47,13 @@ class Cores(NamedTuple):
 
 
 def observe(cgroup_root: Path = CGROUP_ROOT) -> Cores:
-    """Of this process, as it was before it was pinned."""
+    """The cores of this process, as before any pinning."""
     order = sorted((Core(number, first_sibling(number)) for number in affinity()), key=_first_threads_first)
     return Cores(allowed(cgroup_root), tuple(order))
 
 
 def allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
-    """Cores this process may use: the least of affinity, cgroup quota and the scheduler's share; at least 1."""
+    """Cores this process may use: the minimum of affinity, cgroup quota and Slurm allocation; at least 1."""
     limits = [len(affinity()) or os.cpu_count() or 1]
     quota = cgroup_quota(cgroup_root)
     if quota is not None:
@@ -65,30 +65,30 @@ def allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
 
 
 def affinity() -> frozenset[int]:
-    """The cores that this process was given; empty where the system does not tell."""
+    """This process's affinity before any pinning; empty where the OS does not report it."""
     if not hasattr(os, "sched_getaffinity"):
         return frozenset()
     return _affinity_given or frozenset(os.sched_getaffinity(0))
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
-    """The smallest CPU quota on the way from this process's cgroup to the root, in cores; None if unlimited."""
+    """The smallest CPU quota from this process's cgroup up to the root, in cores; None if unlimited."""
     quotas = [_quota_of(folder) for folder in own_cgroups(root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def pin_to(numbers: Sequence[int]) -> None:
-    """Pins this process to these cores, some of those it was given; none leave it as it is."""
-    global _affinity_given  # noqa: PLW0603 - the process has one affinity, and what it was before is lost otherwise
+    """Pins this process to these cores, a subset of its affinity; does nothing if there are none."""
+    global _affinity_given  # noqa: PLW0603 - a process has one affinity, and pinning loses the original
     if numbers:
         _affinity_given = affinity()
         os.sched_setaffinity(0, numbers)
 
 
 def limit_threads(num_threads: int) -> None:
-    """Sets the threads of torch (intra- and inter-op), OpenMP, MKL and OpenBLAS alike.
+    """Limits the threads of torch (intra- and inter-op), OpenMP, MKL and OpenBLAS.
 
-    Takes full effect when called before torch and numpy are imported, as the command line does.
+    Takes full effect only if called before torch and numpy are imported, as the command line does.
     """
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
@@ -101,13 +101,13 @@ def limit_threads(num_threads: int) -> None:
             torch.set_num_interop_threads(num_threads)
         except RuntimeError:
             warn(
-                f"torch has started work with {torch.get_num_interop_threads()} inter-op threads before "
+                f"torch had already started {torch.get_num_interop_threads()} inter-op threads before "
                 f"num_threads={num_threads} was set; call train() earlier in the process"
             )
 
 
 def first_sibling(core: int) -> int:
-    """The lowest number among the hardware threads of this core's physical core."""
+    """The lowest-numbered hardware thread of the same physical core."""
     try:
         text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -120,7 +120,7 @@ def _first_threads_first(core: Core) -> tuple[bool, int]:
 
 
 def own_cgroups(root: Path) -> list[Path]:
-    """The folders of this process's cgroups, v2 and v1, each with its parents up to the root."""
+    """The directories of this process's cgroups, v2 and v1, each with its parents up to the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

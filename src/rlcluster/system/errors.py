@@ -1,4 +1,4 @@
-"""Errors that are the user's to solve: one clear line and an exit code, never a traceback."""
+"""Errors for the user to fix: one clear line and an exit code, never a traceback."""
 
 EXIT_USAGE = 2
 EXIT_RUN_FAILED = 1
@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class RankError(UserError):
-    """A rank has failed, and with it the run; its number, if it can be told."""
+    """A rank has failed, and with it the run. `failed_rank` is its number, if known."""
 
     def __init__(self, message: str, exit_code: int, failed_rank: int | None) -> None:
         super().__init__(message, exit_code)

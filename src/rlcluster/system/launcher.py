@@ -1,5 +1,5 @@
-"""Where a process stands among the ranks of a run, as its launcher tells it: torchrun, or any other that sets the same
-variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+"""The placement of a rank, from the environment variables that torchrun and compatible launchers set: RANK, WORLD_SIZE,
+LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
-class Place(NamedTuple):
-    """A process among the ranks of a run, and among those of its machine."""
+class Placement(NamedTuple):
+    """A rank among all ranks of a run, and among those on its machine."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    restarts: int = 0  # how often the launcher has started the ranks again
+    restarts: int = 0  # how often the launcher has restarted the ranks
     max_restarts: int = 0
     is_under_torchrun: bool = False
 
@@ -33,11 +33,11 @@ class Place(NamedTuple):
         return self.world_size > self.local_world_size
 
 
-def launched() -> Place | None:
-    """The place that a launcher has given to this process; None if there is no launcher."""
+def launched() -> Placement | None:
+    """The placement that a launcher has given this process; None without a launcher."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    place = Place(
+    placement = Placement(
         rank=_number("RANK", 0),
         world_size=_number("WORLD_SIZE", 1),
         local_rank=_number("LOCAL_RANK", 0),
@@ -47,44 +47,46 @@ def launched() -> Place | None:
         is_under_torchrun="TORCHELASTIC_RUN_ID" in os.environ,
     )
     missing = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
-    if place.world_size > 1 and missing:
-        raise UserError(f"WORLD_SIZE={place.world_size} but {missing[0]} is not set; mend the launch command")
-    if not place.rank < place.world_size:
-        raise UserError(f"RANK={place.rank} should be below WORLD_SIZE={place.world_size}; mend the launch command")
-    return place
+    if placement.world_size > 1 and missing:
+        raise UserError(f"WORLD_SIZE={placement.world_size} but {missing[0]} is not set; fix the launch command")
+    if not placement.rank < placement.world_size:
+        raise UserError(
+            f"RANK={placement.rank} should be below WORLD_SIZE={placement.world_size}; fix the launch command"
+        )
+    return placement
 
 
-def prepare_network(place: Place, master_addr: str, master_port: int) -> None:
-    """Sets what gloo reads: where rank 0 is, unless the launcher has said so, and the interface to it.
+def prepare_network(placement: Placement, master_addr: str, master_port: int) -> None:
+    """Sets the variables that gloo reads: the address of rank 0, unless the launcher has set it, and the interface.
 
-    Without an interface gloo resolves the host's own name, which on Debian is a loopback address: the other machines
-    then wait for it in vain.
+    Without an interface gloo resolves the host's own name, which on Debian is a loopback address that other machines
+    cannot reach.
     """
     os.environ.setdefault("MASTER_ADDR", master_addr)
     os.environ.setdefault("MASTER_PORT", str(master_port))
     if INTERFACE_VARIABLE not in os.environ:
         os.environ[INTERFACE_VARIABLE] = (
-            _interface(place, os.environ["MASTER_ADDR"]) if place.spans_machines else LOOPBACK
+            _interface(placement, os.environ["MASTER_ADDR"]) if placement.spans_machines else LOOPBACK
         )
 
 
-def _interface(place: Place, master_addr: str) -> str:
-    """The network interface from which this machine reaches rank 0; on the machine of rank 0, its own."""
+def _interface(placement: Placement, master_addr: str) -> str:
+    """The network interface that reaches rank 0; on rank 0's machine, its only external one."""
     own_address = _address_towards(master_addr)
     if not ipaddress.ip_address(own_address).is_loopback:
         return next(name for name, address in _addresses() if address == own_address)
     others = sorted({name for name, address in _addresses() if not ipaddress.ip_address(address).is_loopback})
-    if place.rank >= place.local_world_size or len(others) != 1:
+    if placement.rank >= placement.local_world_size or len(others) != 1:
         raise UserError(
-            f"MASTER_ADDR={master_addr} means this machine itself ({own_address}), but rank {place.rank} of "
-            f"{place.world_size} has fellows on other machines; give the address of rank 0 as the others see it, or "
+            f"MASTER_ADDR={master_addr} resolves to this machine ({own_address}), but rank {placement.rank} of "
+            f"{placement.world_size} has peers on other machines; give an address of rank 0 that they can reach, or "
             f"set {INTERFACE_VARIABLE} to one of: {', '.join(others) or 'no network found'}"
         )
     return others[0]
 
 
 def _address_towards(host: str) -> str:
-    """This machine's address in the network that leads to `host`. Nothing is sent: a datagram socket only chooses."""
+    """This machine's address on the route to `host`. Nothing is sent: connecting over UDP only picks a route."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -109,5 +111,5 @@ def _addresses() -> Iterator[tuple[str, str]]:
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default))
     if not text.isdigit():
-        raise UserError(f"{variable}={text} should be a whole number; mend the launch command")
+        raise UserError(f"{variable}={text} should be a whole number; fix the launch command")
     return int(text)

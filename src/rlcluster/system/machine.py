@@ -1,6 +1,6 @@
-"""The memory of this process, what others do on its cores, and the facts that belong to every measured speed.
+"""The memory of this process, the background load on its cores, and the machine facts recorded with every run.
 
-Heavy libraries are not imported here at module level: the thread settings must come before they start.
+No heavy imports at module level: thread limits must be set before those libraries load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Memory(NamedTuple):
 
 
 def memory() -> Memory:
-    """Of this process."""
+    """The resident memory of this process."""
     return Memory(memory_gb(), peak_memory_gb())
 
 
@@ -42,9 +42,9 @@ def memory_gb() -> float:
 
 
 def peak_memory_gb() -> float:
-    """Largest resident memory of this process so far, in GB."""
+    """Peak resident memory of this process, in GB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the process that started us held before exec
+    if status.exists():  # getrusage also counts what the parent held before exec
         kilobytes = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(kilobytes) * 1024 / BYTES_PER_GB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,7 +53,7 @@ def peak_memory_gb() -> float:
 
 
 def memory_available_gb(cgroup_root: Path = cores.CGROUP_ROOT) -> float:
-    """What the machine has free, or less where the cgroup allows less."""
+    """Free memory of the machine, or of its cgroup if that is less."""
     import psutil
 
     free = [float(psutil.virtual_memory().available)]
@@ -61,27 +61,27 @@ def memory_available_gb(cgroup_root: Path = cores.CGROUP_ROOT) -> float:
         try:
             free.append(int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()))
         except (OSError, ValueError):
-            continue  # no limit here ("max"), or no such file
+            continue  # no limit ("max"), or no such file
     return max(0.0, min(free)) / BYTES_PER_GB
 
 
-class OtherWork:
-    """What others do with the cores of this process while a run goes on: other processes of the machine, and what the
-    host of a virtual machine withholds.
+class BackgroundLoad:
+    """The load on this process's cores during a run that is not the run's own: other processes, and steal time on a
+    virtual machine.
     """
 
     def __init__(self) -> None:
         self._begin = self._now()
 
     def share(self) -> float | None:
-        """Of the cores, on average since this was made; None where the system does not tell."""
+        """The average share of the cores since construction; None where the OS does not report it."""
         now = self._now()
         seconds, busy, own = (after - before for after, before in zip(now, self._begin, strict=True))
         num_cores = len(cores.affinity()) or os.cpu_count() or 1
         return min(1.0, max(0.0, busy - own) / (seconds * num_cores)) if seconds > 0 and busy > 0 else None
 
     def _now(self) -> tuple[float, float, float]:
-        """Seconds of the clock, of the cores that were busy or withheld, and of the processes of this run."""
+        """Seconds so far: wall clock, busy or stolen core time, and CPU time of this run's processes."""
         import psutil
 
         kinds, own = ("user", "nice", "system", "irq", "softirq", "steal"), cores.affinity()
@@ -91,7 +91,7 @@ class OtherWork:
 
 
 def _own_processes() -> list[Any]:
-    """This process and those it has started; for a rank, its parent's other ranks as well."""
+    """This process and its descendants; for a rank, its parent and the parent's other ranks as well."""
     import psutil
 
     root = psutil.Process()
@@ -106,12 +106,12 @@ def _cpu_seconds(process: Any) -> float:
     try:
         times = process.cpu_times()
     except psutil.Error:
-        return 0.0  # it has just ended: its parent has its time
+        return 0.0  # it has just ended, and its time now counts for its parent
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def facts(num_threads: int) -> dict[str, Any]:
-    """The machine and the software of a run. No environment variables, no host or user names."""
+    """The hardware and software of a run. No environment variables, no host or user names."""
     import gymnasium
     import numpy
     import psutil
@@ -157,7 +157,7 @@ def cpu_model() -> str:
 
 
 def cpu_flags() -> list[str]:
-    """What the processor can do, in Linux's words; empty elsewhere."""
+    """The processor's features, as Linux names them; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -166,9 +166,10 @@ def cpu_flags() -> list[str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the source this package runs from; None when it is not a git checkout."""
+    """The commit of the source this package runs from; None outside a git checkout."""
     folder = Path(__file__).resolve().parent
-    is_tracked = ["ls-files", "--error-unmatch", Path(__file__).name]  # an installed copy may lie in another's checkout
+    # Installed in a virtual environment inside another project's checkout, this file is not tracked there.
+    is_tracked = ["ls-files", "--error-unmatch", Path(__file__).name]
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         for arguments in (is_tracked, describe):

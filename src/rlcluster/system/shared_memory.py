@@ -1,6 +1,5 @@
-"""Memory that several processes have mapped: a file in shared memory, or in a folder of the user's choice where that is
-too small. It has no name that could be left behind: its space is free again when the last process has ended, however
-it ended.
+"""Memory that several processes map: a file in /dev/shm, or in a directory of the user's choice if that is too small.
+It is unlinked while in use: its space is freed when the last process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from torch import Tensor
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 SHARED_MEMORY = Path("/dev/shm")
-LINE_BYTES = 64  # a cache line, and more than any type needs to be aligned to
+CACHE_LINE_BYTES = 64  # also enough to align any dtype
 
 
-def whole_lines(num_bytes: int) -> int:
-    """The bytes, and what fills them up to a whole number of cache lines."""
-    return -(-num_bytes // LINE_BYTES) * LINE_BYTES
+def round_up_to_cache_line(num_bytes: int) -> int:
+    """Rounds a size up to a whole number of cache lines."""
+    return -(-num_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
 
 class SharedFile:
-    """A new file, all zeros, to be mapped by processes that this one starts while it is open.
+    """A new zero-filled file, mapped by processes that this one starts while it is open.
 
-    Its space is reserved: a write into a file system that is full would end the process without a word.
+    Its space is reserved up front: writing to a mapping on a full file system kills the process (SIGBUS).
     """
 
     def __init__(self, num_bytes: int, remedy: str, folder: Path | None = None) -> None:
-        """`remedy` is what an error advises."""
-        name_of_place = "shared memory" if folder is None else f"hardware.rollout_dir={folder}"
-        place = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
+        """`remedy` is the advice in error messages."""
+        description = "shared memory" if folder is None else f"hardware.rollout_dir={folder}"
+        directory = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         try:
-            self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=place)
+            self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=directory)
         except OSError as error:
-            raise UserError(f"{name_of_place}: {error.strerror}; {remedy}", EXIT_STORAGE) from None
+            raise UserError(f"{description}: {error.strerror}; {remedy}", EXIT_STORAGE) from None
         self.path = Path(name)
         if sys.platform == "linux":
             self.path.unlink()
@@ -51,9 +50,9 @@ class SharedFile:
                 os.ftruncate(self._file, num_bytes)
         except OSError as error:
             self.close()
-            free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+            free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
             raise UserError(
-                f"{name_of_place} ({place}): {error.strerror}: {free / 1e6:,.0f} MB free, {num_bytes / 1e6:,.0f} MB "
+                f"{description} ({directory}): {error.strerror}: {free / 1e6:,.0f} MB free, {num_bytes / 1e6:,.0f} MB "
                 f"needed; {remedy}",
                 EXIT_STORAGE,
             ) from None
@@ -67,12 +66,12 @@ class SharedFile:
         self.close()
 
     def close(self) -> None:
-        """When all have mapped it."""
+        """To be called once every process has mapped it."""
         if sys.platform != "linux":
             self.path.unlink()
         os.close(self._file)
 
 
 def map_file(path: Path, num_bytes: int) -> Tensor:
-    """The bytes of a SharedFile: what one process writes into them, the others see."""
+    """The bytes of a SharedFile: each process sees what the others write."""
     return torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop after the current update, a second one ends it at once."""
+"""Ctrl-C and SIGTERM: the first stops the run after the current update, a second one exits at once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """While it is open, signals only set a flag; saving happens outside the handler.
 
-    A thread sees each signal at once, also while the main thread waits for other ranks and Python's handler has to
-    wait with it: it ends the process at the second signal, or when the run has not stopped in `deadline_seconds`.
+    Python's handler cannot run while the main thread is blocked in a collective. A watcher thread sees each signal at
+    once: it exits the process at the second signal, or if the run has not stopped within `deadline_seconds`.
     """
 
-    def __init__(self, is_patient: bool = False) -> None:
-        """A patient one never leaves at a second signal: a rank gets the terminal's Ctrl-C and its parent's as well."""
-        self._is_patient = is_patient
+    def __init__(self, ignores_second_signal: bool = False) -> None:
+        """A rank ignores the second signal: it gets Ctrl-C both from the terminal and from its parent."""
+        self._ignores_second_signal = ignores_second_signal
         self.signal_number: int | None = None
-        self.deadline_seconds: float | None = None  # None: as long as it takes
+        self.deadline_seconds: float | None = None  # None: no deadline
         self._previous: dict[int, Any] = {}
 
     @property
@@ -40,7 +40,7 @@ class StopRequest:
             self._previous_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
             threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a spawned rank begins with them blocked
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a spawned rank starts with them blocked
         return self
 
     def __exit__(
@@ -50,16 +50,16 @@ class StopRequest:
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._previous_writer)
-            os.close(self._writer)  # the thread reads the end of the pipe and is done
+            os.close(self._writer)  # the watcher thread reads EOF and ends
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            return  # the thread has seen it too
+            return  # the watcher thread handles it
         self.signal_number = number
-        if self._is_patient:
-            return  # the parent or the first rank tells the user
-        message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Once more to leave at once.\n"
-        with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
+        if self._ignores_second_signal:
+            return  # the parent or rank 0 informs the user
+        message = f"\n{signal.Signals(number).name}: finishing this update, then saving. Repeat to exit at once.\n"
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
             os.write(sys.stderr.fileno(), message.encode())
 
     def _watch(self, reader: int) -> None:
@@ -69,7 +69,7 @@ class StopRequest:
                 if content[0] not in SIGNALS:
                     continue
                 exit_code = 128 + content[0]
-                if deadline is not None and not self._is_patient:
+                if deadline is not None and not self._ignores_second_signal:
                     os._exit(exit_code)
                 if deadline is None:
                     deadline = threading.Timer(self.deadline_seconds or threading.TIMEOUT_MAX, _give_up)
@@ -81,5 +81,5 @@ class StopRequest:
 
 def _give_up() -> None:
     with contextlib.suppress(OSError, ValueError):
-        os.write(sys.stderr.fileno(), b"rlcluster: error: asked to stop, but the run did not in time; left unsaved\n")
+        os.write(sys.stderr.fileno(), b"rlcluster: error: the run did not stop before its deadline; not saved\n")
     os._exit(EXIT_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Which build of PyTorch: the CPU build, or one that brings gigabytes of CUDA libraries, which are of no use here.
+"""Distinguishes the CPU build of PyTorch from one that pulls in gigabytes of CUDA libraries, of no use here.
 
 The installer (`scripts/install.py`) imports this module before anything is installed: standard library only.
 """
@@ -12,17 +12,17 @@ from typing import Any
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; pyproject.toml names it for uv, README for people
 CUDA_PREFIXES = ("nvidia-", "cuda-")
-COMPILER = "triton"  # for GPUs; comes with the CUDA build alone
+COMPILER = "triton"  # for GPUs; comes only with the CUDA build
 
 
 def brings_cuda(report: Mapping[str, Any]) -> bool:
-    """Whether an installation brings CUDA, by the report of `pip install --report`."""
+    """Whether an installation pulls in CUDA, according to `pip install --report`."""
     environment = report.get("environment", {})
     return any(_is_cuda(item["metadata"], environment) for item in report.get("install", ()))
 
 
 def cuda_note(version: str, cuda: str | None, num_bytes: int) -> str:
-    """What `rlcluster check` adds for a CUDA build (`torch.version.cuda`); nothing for a CPU build."""
+    """The note of `rlcluster check` on a CUDA build (`torch.version.cuda`); empty for a CPU build."""
     if cuda is None:
         return ""
     line = f"pip install --index-url {CPU_INDEX} torch=={version.partition('+')[0]}"
@@ -32,7 +32,7 @@ def cuda_note(version: str, cuda: str | None, num_bytes: int) -> str:
 
 
 def installed_bytes(found: Iterable[Distribution] | None = None) -> int:
-    """The size of PyTorch and of all that a CUDA build brings, by the lists of files that pip keeps."""
+    """The size of PyTorch and of a CUDA build's dependencies, from the file lists that pip keeps."""
     packages = {_normalised(str(package.name)): package for package in (distributions() if found is None else found)}
     sizes = [
         file.size or 0
@@ -44,7 +44,7 @@ def installed_bytes(found: Iterable[Distribution] | None = None) -> int:
 
 
 def _is_cuda(metadata: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
-    """By its name, by its version (2.13.0+cu130), or by what it requires: the report may be of torch alone."""
+    """By its name, its version (2.13.0+cu130) or its requirements: the report may cover torch alone."""
     if _normalised(metadata["name"]).startswith(CUDA_PREFIXES) or "+cu" in metadata["version"]:
         return True
     requirements = (requirement.partition(";") for requirement in metadata.get("requires_dist", ()))
@@ -55,7 +55,7 @@ def _is_cuda(metadata: Mapping[str, Any], environment: Mapping[str, str]) -> boo
 
 
 def _applies(marker: str, environment: Mapping[str, str]) -> bool:
-    """Whether every `name == "value"` of a marker is true here. PyTorch joins its conditions by `and` alone."""
+    """Whether every `name == "value"` of a marker holds here. PyTorch's markers use only `and`."""
     conditions = re.findall(r"""(\w+)\s*==\s*['"]([^'"]*)['"]""", marker)
     return all(environment.get(name) == value for name, value in conditions)
 

@@ -171,7 +171,7 @@ class ActorLearner:
         self._busy_seconds, self._idle_seconds = 0.0, 0.0
         means = self._ranks.sum_(torch.tensor(own, dtype=torch.float64)) / self._ranks.world_size
         names = ("policy_lag_mean", "slot_occupancy", "learner_idle", "actor_idle")
-        largest = float(self._ranks.largest_(lags.max().reshape(1)))
+        largest = float(self._ranks.max_(lags.max().reshape(1)))
         return {**dict(zip(names, means.tolist(), strict=True)), "policy_lag_max": largest}
 
 

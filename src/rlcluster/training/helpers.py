@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rlcluster.system import machine
 from rlcluster.system.machine import Memory
-from rlcluster.system.processes import POLL_SECONDS, Crew, RankFailedError, Silence
+from rlcluster.system.processes import POLL_SECONDS, ChildProcesses, InactivityTimer, RankFailedError
 from rlcluster.system.signals import StopRequest
 
 
@@ -34,21 +34,21 @@ class Helpers:
 
     def __init__(self, name: str, target: Callable[..., None], setups: Sequence[Any], timeout: float) -> None:
         """Returns when all are ready. `name` is the noun that errors use for a helper; `timeout` is in seconds."""
-        self._name, self._silence = name, Silence(len(setups), timeout)
+        self._name, self._inactivity = name, InactivityTimer(len(setups), timeout)
         pipes = [multiprocessing.get_context("spawn").Pipe() for _ in setups]
         self._pipes = {ours: number for number, (ours, _) in enumerate(pipes)}
         self._memories = [Memory(0.0, 0.0) for _ in setups]
         self._open = [1] * len(setups)  # commands without a reply; the first reply means: ready
         self._is_stop_passed_on = False
-        self._crew = Crew(len(pipes), target, lambda number: (setups[number], pipes[number][1]), name)
-        self._crew.start()
+        self._children = ChildProcesses(len(pipes), target, lambda number: (setups[number], pipes[number][1]), name)
+        self._children.start()
         try:
             for _, theirs in pipes:
                 theirs.close()
             while self.num_open:
                 self.replies()
         except BaseException:
-            self._crew.end()
+            self._children.end()
             raise
 
     def __len__(self) -> int:
@@ -73,19 +73,19 @@ class Helpers:
             start = time.monotonic()
             waiting = [pipe for pipe, number in self._pipes.items() if self._open[number]]
             replies = []
-            for pipe in self._crew.wait(POLL_SECONDS, waiting):
+            for pipe in self._children.wait(POLL_SECONDS, waiting):
                 with suppress(EOFError, OSError):  # it died: the next iteration reports how
                     replies.append((self._pipes[pipe], pipe.recv()))
             for number, reply in replies:
                 self._open[number] -= 1
-                self._silence.end(number)
+                self._inactivity.reset(number)
                 self._memories[number] = reply.memory
                 self._pass_on(reply.signal_number)
             heard = {number for number, _ in replies}
             others = [number for number in map(self._pipes.__getitem__, waiting) if number not in heard]
-            silent = self._silence.add(time.monotonic() - start, others)
+            silent = self._inactivity.advance(time.monotonic() - start, others)
             if silent is not None:
-                raise RankFailedError(silent, self._silence.outcome(), self._name)
+                raise RankFailedError(silent, self._inactivity.outcome(), self._name)
             if replies:
                 return [(number, reply.content) for number, reply in replies]
 
@@ -97,7 +97,7 @@ class Helpers:
         for pipe in self._pipes:
             with suppress(OSError):  # it may have died
                 pipe.send(None)
-        self._crew.end()
+        self._children.end()
 
     def _pass_on(self, signal_number: int | None) -> None:
         """A signal that stops a helper stops the run: raise it in this process as well."""

@@ -140,7 +140,7 @@ class Hogwild:
         own = [(one.staleness, one.rollout_seconds, one.learn_seconds, 1.0) for one in made]
         sums = self._ranks.sum_(torch.tensor(own, dtype=torch.float64).sum(0))
         staleness, rollout, learn = (sums[:-1] / sums[-1]).tolist()
-        largest = self._ranks.largest_(torch.tensor([max(one.staleness for one in made)]))
+        largest = self._ranks.max_(torch.tensor([max(one.staleness for one in made)]))
         return {"t_rollout": rollout, "t_learn": learn, "staleness_mean": staleness, "staleness_max": float(largest)}
 
 

@@ -23,7 +23,7 @@ from rlcluster.settings.schema import Settings
 from rlcluster.system.clock import Stopwatch
 from rlcluster.system.console import say, warn
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
-from rlcluster.system.machine import Memory, OtherWork
+from rlcluster.system.machine import BackgroundLoad, Memory
 from rlcluster.training.budget import Budget
 from rlcluster.training.loops import Job
 
@@ -94,10 +94,10 @@ class Training:
         self._budget = Budget(settings.training)
         self._peak_memory_before = 0.0
         seconds_before = self._restore(run.restored) if run.restored is not None else 0.0
-        self._stopwatch, self._other_work = Stopwatch(seconds_before), OtherWork()
+        self._stopwatch, self._background_load = Stopwatch(seconds_before), BackgroundLoad()
         self._agreed = self._agree()
         self._saved_seconds, self._saved_updates = self._agreed.seconds, self._model.updates
-        if run.restored is None and ranks.place.max_restarts > 0:
+        if run.restored is None and ranks.placement.max_restarts > 0:
             self._save()  # so that a restart always finds a checkpoint
 
     def progress(self) -> float:
@@ -231,5 +231,5 @@ class Training:
         return {
             **make_summary(self._settings, Processes.of(self._plan), totals),
             "kernels": self._model.policy.kernels,
-            "background_load": self._other_work.share(),  # since the run was begun or resumed
+            "background_load": self._background_load.share(),  # since the run was begun or resumed
         }

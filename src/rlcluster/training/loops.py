@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rlcluster.plan import Plan
     from rlcluster.runs.writer import RunDirectory, SilentRun
     from rlcluster.settings.schema import Settings
-    from rlcluster.system.console import Reporter
     from rlcluster.system.signals import StopRequest
+    from rlcluster.training.progress import Reporter
 
 
 class Job(NamedTuple):

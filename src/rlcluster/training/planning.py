@@ -9,8 +9,8 @@ from rlcluster.plan import Plan, Rates, needs_rates, partition, refuse_idle_help
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
-from rlcluster.system.launcher import Place
-from rlcluster.system.processes import POLL_SECONDS, Crew
+from rlcluster.system.launcher import Placement
+from rlcluster.system.processes import POLL_SECONDS, ChildProcesses
 from rlcluster.system.signals import StopRequest
 
 MEASURED_ENVIRONMENTS = 16
@@ -22,11 +22,11 @@ def agree_on_plan(settings: Settings, ranks: Ranks) -> Plan:
     envs = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     refuse_idle_helpers(settings, envs)
     rates = measure(settings, len(envs)) if needs_rates(settings) else None
-    own = json.dumps({"cores": cores.observe(), "place": ranks.place, "rates": rates}).encode()
+    own = json.dumps({"cores": cores.observe(), "placement": ranks.placement, "rates": rates}).encode()
     reports = [json.loads(part) for part in ranks.gather_bytes([own])]
     machines = [_cores(*one["cores"]) for one in reports]
-    places = [Place(*one["place"]) for one in reports]
-    return resolve(settings, machines, places, [one["rates"] and Rates(*one["rates"]) for one in reports])
+    placements = [Placement(*one["placement"]) for one in reports]
+    return resolve(settings, machines, placements, [one["rates"] and Rates(*one["rates"]) for one in reports])
 
 
 def _cores(allowed: int, affinity: list[list[int]]) -> Cores:
@@ -41,10 +41,11 @@ def measure(settings: Settings, num_envs: int) -> Rates:
     hardware = settings.hardware.model_copy(update={"num_threads": 1})
     tried = settings.model_copy(update={"mode": "sequential", "env": env, "hardware": hardware, "training": shortened})
     timeout_seconds = settings.parallel.timeout_seconds
-    with Crew(1, _measure, lambda number: (tried.model_dump_json(),), "measurement", timeout_seconds) as crew:
-        while not crew.is_done:
-            crew.wait(POLL_SECONDS)
-        rates: Rates = crew.results[0]
+    arguments = (tried.model_dump_json(),)
+    with ChildProcesses(1, _measure, lambda _: arguments, "measurement", timeout_seconds) as children:
+        while not children.all_done:
+            children.wait(POLL_SECONDS)
+        rates: Rates = children.results[0]
     return rates
 
 
@@ -55,7 +56,7 @@ def _measure(number: int, stop: StopRequest, settings_json: str) -> Rates:
     from rlcluster.training.synchronous import Synchronous
 
     settings, ranks = Settings.model_validate_json(settings_json), Ranks()
-    plan = resolve(settings, [cores.observe()], [ranks.place], [None])
+    plan = resolve(settings, [cores.observe()], [ranks.placement], [None])
     engine = Synchronous(settings, plan, ranks, None)
     for _ in range(2):  # the first one warms up
         ranks.timer.reset()

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster.plan import Plan, num_local_ranks, share_of_rank, with_processes
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores, machine
-from rlcluster.system.console import Reporter, SilentReporter, counted, make_reporter, say, warn
+from rlcluster.system.console import counted, say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
-from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Place, launched, prepare_network
+from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.loops import Job, loop_for
+from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
@@ -35,16 +36,16 @@ class TrainingResult(NamedTuple):
 
 def train(settings: Settings, resume: bool = False) -> TrainingResult:
     """One run from its settings to its summary; raises a UserError for what the user can fix."""
-    place = launched()
-    if settings.mode == "distributed" and place is not None:
-        return _train_on_launched_rank(settings, resume, place)
-    if place is not None and place.world_size > 1:
+    placement = launched()
+    if settings.mode == "distributed" and placement is not None:
+        return _train_on_launched_rank(settings, resume, placement)
+    if placement is not None and placement.world_size > 1:
         raise UserError(
-            f"--mode {settings.mode}: a launcher has started {place.world_size} processes; use --mode distributed"
+            f"--mode {settings.mode}: a launcher has started {placement.world_size} processes; use --mode distributed"
         )
     if settings.mode == "sequential":
         with StopRequest() as stop:
-            return _join_and_train(settings, resume, Place(), stop)
+            return _join_and_train(settings, resume, Placement(), stop)
     if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
         raise UserError(
             f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
@@ -106,50 +107,52 @@ def _train_on_spawned_rank(
     assert settings.given_ranks is not None
     world_size = settings.given_ranks
     os.environ[INTERFACE_VARIABLE] = LOOPBACK
-    place = Place(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
-    return _join_and_train(settings, resume, place, stop, rendezvous)
+    placement = Placement(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
+    return _join_and_train(settings, resume, placement, stop, rendezvous)
 
 
-def _train_on_launched_rank(settings: Settings, resume: bool, place: Place) -> TrainingResult:
+def _train_on_launched_rank(settings: Settings, resume: bool, placement: Placement) -> TrainingResult:
     """Rank 0's settings apply everywhere: other machines need neither the run directory nor the same files."""
     from rlcluster.system.processes import die_with_parent
 
-    if place.is_under_torchrun:
+    if placement.is_under_torchrun:
         die_with_parent(os.getppid())
-    if settings.given_processes not in (None, place.world_size):
+    if settings.given_processes not in (None, placement.world_size):
         raise UserError(
-            f"num_workers={settings.given_processes} but the launcher has started WORLD_SIZE={place.world_size} ranks; "
-            "leave it out"
+            f"num_workers={settings.given_processes} but the launcher has started WORLD_SIZE={placement.world_size} "
+            "ranks; leave it out"
         )
     if settings.parallel.max_restarts:
         raise UserError(
             f"parallel.max_restarts={settings.parallel.max_restarts}: the launcher restarts its ranks; give it "
             "--max-restarts instead"
         )
-    if place.max_restarts and settings.output.output_dir is None:
+    if placement.max_restarts and settings.output.output_dir is None:
         raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
-    if place.rank == 0:
-        settings = with_processes(settings, place.world_size)
-    prepare_network(place, settings.cluster.master_addr, settings.cluster.master_port)
-    with StopRequest(is_patient=True) as stop:
-        return _join_and_train(settings, resume, place, stop)
+    if placement.rank == 0:
+        settings = with_processes(settings, placement.world_size)
+    prepare_network(placement, settings.cluster.master_addr, settings.cluster.master_port)
+    with StopRequest(ignores_second_signal=True) as stop:
+        return _join_and_train(settings, resume, placement, stop)
 
 
 def _join_and_train(
-    settings: Settings, resume: bool, place: Place, stop: StopRequest, rendezvous: str | None = None
+    settings: Settings, resume: bool, placement: Placement, stop: StopRequest, rendezvous: str | None = None
 ) -> TrainingResult:
     """Limits threads and pins cores before torch starts, joins the other ranks and takes rank 0's settings."""
-    share = share_of_rank(settings, cores.observe(), place)
+    share = share_of_rank(settings, cores.observe(), placement)
     cores.pin_to(share.cores)
     cores.limit_threads(share.threads)
     from rlcluster.exchange.ranks import Ranks, join_group
 
-    ranks = Ranks() if place.world_size == 1 else join_group(place, settings.parallel.timeout_seconds, rendezvous)
-    own = settings.model_dump_json().encode() if place.rank == 0 else None
+    ranks = (
+        Ranks() if placement.world_size == 1 else join_group(placement, settings.parallel.timeout_seconds, rendezvous)
+    )
+    own = settings.model_dump_json().encode() if placement.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
-    cores.limit_threads(share_of_rank(settings, cores.observe(), place).threads)
-    max_restarts = ranks.broadcast(str(place.max_restarts).encode() if place.rank == 0 else None)
-    ranks.place = place._replace(max_restarts=int(max_restarts))
+    cores.limit_threads(share_of_rank(settings, cores.observe(), placement).threads)
+    max_restarts = ranks.broadcast(str(placement.max_restarts).encode() if placement.rank == 0 else None)
+    ranks.placement = placement._replace(max_restarts=int(max_restarts))
     return _train_on_rank(settings, resume, ranks, stop)
 
 
@@ -168,7 +171,7 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     _refuse_rollout_dir(settings.hardware.rollout_dir)
     plan = agree_on_plan(settings, ranks)
     cores.pin_to(plan.ranks[ranks.rank].cores)
-    _warn_of_too_many_threads(plan, ranks.place)
+    _warn_of_too_many_threads(plan, ranks.placement)
     with _open_run(settings, plan, resume, ranks) as run:
         if ranks.rank == 0:
             instructions = kernels.instruction_set if kernels else "torch"
@@ -199,7 +202,7 @@ def _refuse_rollout_dir(folder: str | None) -> None:
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
     import torch
 
-    return int(ranks.largest_(torch.tensor([own or 0])))
+    return int(ranks.max_(torch.tensor([own or 0])))
 
 
 @contextmanager
@@ -213,7 +216,7 @@ def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Ite
         content = ranks.broadcast(None)
         yield SilentRun(path, load_checkpoint(path, io.BytesIO(content)) if content else None)
         return
-    with open_run(settings, resume, ranks.place.restarts) as run:
+    with open_run(settings, resume, ranks.placement.restarts) as run:
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
         run.write_machine_facts(machine.facts(plan.learner_threads))
@@ -225,13 +228,13 @@ def _reporter(ranks: Ranks) -> Reporter:
     return make_reporter() if ranks.rank == 0 else SilentReporter()
 
 
-def _warn_of_too_many_threads(plan: Plan, place: Place) -> None:
+def _warn_of_too_many_threads(plan: Plan, placement: Placement) -> None:
     """Once per machine, counting the processes that learn on it."""
-    if place.local_rank > 0:
+    if placement.local_rank > 0:
         return
-    own = plan.ranks[place.rank]
+    own = plan.ranks[placement.rank]
     each = len(own.helpers) if plan.learns_in_helpers else 1
-    num_processes, num_cores = place.local_world_size * each, cores.allowed()
+    num_processes, num_cores = placement.local_world_size * each, cores.allowed()
     if num_processes * plan.learner_threads > num_cores:
         warn(
             f"{counted(num_processes, 'process')} x {counted(plan.learner_threads, 'thread')} share "

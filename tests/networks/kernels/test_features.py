@@ -268,7 +268,9 @@ def test_what_the_kernels_do_not_cover_runs_on_torch_or_is_refused() -> None:
     assert make_policy(settings, odd, 0)(images(1, odd)).values.shape == (1,)
     with pytest.raises(UserError, match=r"kernels=native: .*84x84 is not covered.*or use auto"):
         make_policy(settings, odd, 0, "native")
-    with pytest.raises(UserError, match=r"networks impala and nature on images of 3 channels"):
+    with pytest.raises(
+        UserError, match=r"networks impala and nature on 3-channel images, not impala on .* \[64, 64, 4\]"
+    ):
         make_policy(settings, spec_of(64, 64, 4), 0, "native")
     assert make_policy(settings, spec_of(64, 64, 4), 0).trunk.kernels is None
 
@@ -286,7 +288,7 @@ def test_what_the_kernels_do_not_cover_runs_on_torch_or_is_refused() -> None:
 )
 def test_inputs_that_are_not_covered_are_named(change: object, message: str) -> None:
     policy, observations = change(policy_with("portable"), images(2))
-    with pytest.raises(UserError, match=f"kernels=native does not cover .*{message}.*; use auto"):
+    with pytest.raises(UserError, match=f"kernels=native does not support .*{message}.*; use auto"):
         policy(observations)
 
 
@@ -310,7 +312,7 @@ def test_an_input_that_falls_back_to_torch_is_warned_of_once_and_reported(
         policy(images(1))  # covered again, but the run is no longer the kernels' alone
         assert policy.kernels == "torch"
     problem = r"images of type torch\.float32 and shape \[64, 64, 3\]"
-    assert re.fullmatch(f"warning: .*do not cover {problem}; PyTorch runs .*\n", capsys.readouterr().err)
+    assert re.fullmatch(f"warning: .*do not support {problem}; PyTorch runs .*\n", capsys.readouterr().err)
 
 
 def test_a_missing_or_foreign_library_says_what_to_do(tmp_path: Path) -> None:
