@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from rlcluster.system.console import (
+from rlcluster.system.console import clock_text
+from rlcluster.training.progress import (
     LiveReporter,
     PlainReporter,
     RemainingTime,
-    clock_text,
     make_reporter,
     training_summary,
     update_line,
