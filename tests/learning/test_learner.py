@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -14,12 +15,16 @@ from rlcluster.learning.learner import Learner, LearnReport, NotFiniteError
 from rlcluster.learning.minibatches import Minibatches
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
-from rlcluster.learning.sums import explained_variance
+from rlcluster.learning.sums import action_information, explained_variance
 from rlcluster.learning.targets import Targets
 from rlcluster.networks.policy import make_policy
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings, setting_fields
 
+PLAIN_IMPALA = {
+    **{"training.n_minibatches": 1, "training.clip_range": "null", "training.optimizer": "rmsprop"},
+    **{"training.normalize_advantages": "no"},
+}
 SMALL = {"env.name": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 16, "training.batch_size": 32}
 
 
@@ -27,6 +32,8 @@ def settings_for(algorithm: str = "ppo", **changes: Any) -> Settings:
     flags = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
     if algorithm != "ppo":
         flags.pop("training.batch_size", None)
+    if algorithm == "impala":
+        flags = {**PLAIN_IMPALA, **flags}
     return load_settings(algorithm, flags=flags)
 
 
@@ -145,10 +152,10 @@ def test_advantages_are_normalised_over_the_minibatch() -> None:
     source = minibatches_of(settings_for(env__num_envs=2, training__n_steps=2, training__batch_size=2), range(2))
     slices = source.slices(0, 2)
     statistics = source.statistics(slices, torch.tensor([1.0, 3.0, 10.0, 30.0]))
-    for indices, (count, (mean, std)) in zip(slices, statistics, strict=True):
+    for indices, found in zip(slices, statistics, strict=True):
         one, other = (float([1, 3, 10, 30][i]) for i in indices)
-        assert (count, mean) == (2, (one + other) / 2)
-        assert std == pytest.approx(abs(one - other) / 2)
+        assert (found.num_samples, found.normal.mean) == (2, (one + other) / 2)
+        assert found.normal.std == pytest.approx(abs(one - other) / 2)
 
 
 # IMPALA
@@ -167,6 +174,46 @@ def test_impala_without_lag_equals_a2c(normalised: str) -> None:
     torch.testing.assert_close(parameters(impala), parameters(a2c), rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(impala_reports, a2c_reports, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+CLIPPED = {"training.clip_range": 0.2, "training.clip_value_range": 0.2, "training.optimizer": "adam"}
+
+
+def test_clipped_impala_without_lag_equals_ppo_with_the_same_minibatches() -> None:
+    """The policies agree and lambda is 1: V-trace's advantages and returns are GAE's, and so is all that follows."""
+    same = {
+        **{"training__learning_rate": 1e-3, "training__gamma": 0.99, "training__gae_lambda": 1},
+        **{"training__n_epochs": 2, "training__batch_size": 16, "training__normalize_advantages": "yes"},
+    }
+    ppo, ppo_reports = run(settings_for("ppo", **same), updates=3)
+    flags = {**SMALL, **CLIPPED, **{key.replace("__", "."): value for key, value in same.items()}}
+    impala, impala_reports = run(load_settings("impala", flags=flags), updates=3)
+    torch.testing.assert_close(parameters(impala), parameters(ppo), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(impala_reports, ppo_reports, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("clip_range", ["null", 0.2])
+def test_minibatches_of_impala_hold_every_sample_once_with_the_targets_of_the_start(clip_range: Any) -> None:
+    """Two rollouts of two environments each, as from two actors: samples if clipped, else whole trajectories."""
+    flags = {**SMALL, "training.batch_size": 32, "training.clip_range": clip_range, "training.n_epochs": 2}
+    settings = load_settings("impala", flags=flags)
+    learner, actor = start(settings)
+    whole = actor.collect(learner.model.policy, 0).rollout
+    parts = [whole.of(range(2)), whole.of(range(2, 4))]
+    update = learner._make_update(parts, [part.rewards for part in parts])
+    for epoch in range(2):
+        batches = update.batches(epoch)
+        assert [batch.num_samples for batch in batches] == [32, 32]
+        indices = torch.cat([batch.indices for batch in batches])
+        assert sorted(indices.tolist()) == list(range(64))
+        for batch in batches:
+            counts = torch.bincount(batch.indices % 4, minlength=4).tolist()
+            assert counts == [8] * 4 if clip_range != "null" else sorted(counts) == [0, 0, 16, 16]
+            rows = batch.observations[batch.indices]
+            expected = whole.observations.flatten(0, 1)[batch.indices]
+            assert torch.equal(rows, expected)
+    assert not torch.equal(update.batches(0)[0].indices, update.batches(1)[0].indices)
 
 
 def lagged(**changes: Any) -> tuple[Learner, Rollout]:
@@ -307,3 +354,25 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(torch.tensor([0 + 1, 0 + 1, 1 + 3, 1 + 9]), 2) == pytest.approx(0.75)
     assert explained_variance(torch.tensor([0, 0, 4, 10]), 2) == 1.0
     assert explained_variance(torch.tensor([1, 1, 2, 2]), 2) is None
+
+
+def test_action_information_is_zero_for_a_blind_policy_and_log_a_for_one_that_always_looks() -> None:
+    """Two samples, two actions. Blind: both 1/2, 1/2. Looking: one sample takes the first action, one the second."""
+    entropy = {"blind": 2 * math.log(2), "looking": 0.0, "between": 2 * (0.25 * math.log(4) + 0.75 * math.log(4 / 3))}
+    expected = {"blind": 0.0, "looking": math.log(2), "between": math.log(2) - entropy["between"] / 2}
+    for name, total in entropy.items():  # the marginal is 1/2, 1/2 in all three
+        totals = torch.tensor([0.0, 0.0, 0.0, total, 0.0, 0.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+        assert action_information(totals) == pytest.approx(expected[name])
+
+
+def test_action_information_of_an_update_is_that_of_its_logits() -> None:
+    settings = whole_rollout("a2c")
+    learner, actor = start(settings)
+    with torch.no_grad():
+        learner.model.policy.policy_head.weight.mul_(300)  # else the policy is almost uniform
+    rollout = actor.collect(learner.model.policy, 0).rollout
+    policy = torch.softmax(learner.model.policy(rollout.observations.flatten(0, 1)).logits.detach().double(), -1)
+    marginal = policy.mean(0)
+    expected = -(marginal * marginal.log()).sum() + (policy * policy.log()).sum(-1).mean()
+    assert expected > 0.01
+    assert learner.learn([rollout], 0.0).action_information == pytest.approx(float(expected), rel=1e-4)

@@ -97,6 +97,7 @@ def test_one_update_of_impala() -> None:
         **{"training.rho_bar": rho_bar, "training.c_bar": c_bar, "training.max_grad_norm": 0.5},
         **{"training.entropy_coefficient": entropy_coefficient, "training.value_coefficient": 0.5},
         **{"training.reward_clip": 10, "training.optimizer": "rmsprop", "training.normalize_advantages": "no"},
+        **{"training.n_minibatches": 1, "training.clip_range": "null"},
     }
     learner, policy, actor = two_policies(load_settings("impala", flags={**ENV, **flags}))
     rollout, _ = actor.collect(learner.model.policy, 0)

@@ -480,7 +480,7 @@ def test_an_optimiser_replaces_the_settings_of_the_optimiser_in_a_lower_layer(tm
 
 def test_a_null_optimiser_over_a_file_means_the_algorithms_own(tmp_path):
     file = tmp_path / "settings.yaml"
-    file.write_text("algorithm: impala\ntraining: {optimizer: adam, adam_epsilon: 0.1}")
+    file.write_text("algorithm: a2c\ntraining: {optimizer: adam, adam_epsilon: 0.1}")
     settings = load_settings(file=file, flags={"training.optimizer": "null"})
     assert (settings.optimizer, settings.training.adam_epsilon) == ("rmsprop", 1e-5)
 

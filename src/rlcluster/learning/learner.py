@@ -18,7 +18,14 @@ from rlcluster.learning.losses import LOSSES, Loss
 from rlcluster.learning.minibatches import Minibatches
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
-from rlcluster.learning.sums import LOSS_SUMS, explained_variance, mean_losses, no_losses
+from rlcluster.learning.sums import (
+    NUM_SCALARS,
+    action_information,
+    explained_variance,
+    loss_sums,
+    mean_losses,
+    no_losses,
+)
 from rlcluster.learning.trajectories import Trajectories
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
@@ -38,6 +45,7 @@ class LearnReport(NamedTuple):
     explained_variance: float | None  # None where all returns are equal
     grad_norm: float  # before clipping, mean over the optimiser's steps
     learning_rate: float
+    action_information: float | None = None  # None in checkpoints of earlier versions
 
 
 class NotFiniteError(UserError):
@@ -52,8 +60,9 @@ class Learner:
         self._settings, self._training, self._ranks = settings, settings.training, ranks
         self._exchanges_gradients = settings.parallel.sync_strategy == "gradients" or ranks.world_size == 1
         self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
-        loss_function = LOSSES[settings.traits.loss]
+        loss_function = LOSSES[settings.loss]
         self._loss: Loss = lambda output, samples: loss_function(output, samples, settings.training)
+        self._num_actions = model.policy.policy_head.out_features
         chunk_size = settings.hardware.chunk_size or model.policy.chunk_size
         self._make_update: MakeUpdate = UPDATES[settings.traits.targets](settings, model, ranks, chunk_size)
 
@@ -63,9 +72,9 @@ class Learner:
         if self._training.anneal_learning_rate:
             learning_rate *= 1 - progress
         update = self._make_update(rollouts, self._rewards(rollouts))
-        sums, grad_norms = no_losses(), []
+        sums, grad_norms = no_losses(self._num_actions), []
         for epoch in range(self._settings.n_epochs):
-            epoch_sums, batches = no_losses(), update.batches(epoch)
+            epoch_sums, batches = no_losses(self._num_actions), update.batches(epoch)
             for batch in batches:
                 epoch_sums += self.compute_gradients(batch)
                 self.exchange()
@@ -78,16 +87,16 @@ class Learner:
         return self._report(sums, update.spread(), grad_norms, num_samples, learning_rate)
 
     def compute_gradients(self, batch: Batch) -> Tensor:
-        """Fills the flat gradient with this rank's part of the batch's mean; returns this rank's LOSS_SUMS."""
-        flat, sums = self.model.flat, no_losses()
+        """Fills the flat gradient with this rank's part of the batch's mean; returns this rank's `loss_sums`."""
+        flat, sums = self.model.flat, no_losses(self._num_actions)
         flat.exchanged.zero_()
         count = batch.num_samples if self._exchanges_gradients else batch.num_own
         for losses in batch.losses(self.model.policy, self._loss):
             mean = losses.loss / count
             mean.backward()  # type: ignore[no-untyped-call]
             flat.loss += mean.detach()
-            sums[:-1] += torch.stack([value.detach().double() for value in losses])
-        sums[-1] = batch.num_own
+            sums += loss_sums(losses)
+        sums[NUM_SCALARS - 1] = batch.num_own
         return sums
 
     def exchange(self) -> None:
@@ -136,8 +145,9 @@ class Learner:
         grad_norm = torch.tensor([sum(grad_norms) / len(grad_norms)], dtype=torch.float64)
         totals = self._ranks.sum_(torch.cat([sums, spread, grad_norm]))
         return LearnReport(
-            **mean_losses(totals[: len(LOSS_SUMS)]),
-            explained_variance=explained_variance(totals[len(LOSS_SUMS) : -1], num_samples),
+            **mean_losses(totals),
+            action_information=action_information(totals[: len(sums)]),
+            explained_variance=explained_variance(totals[len(sums) : -1], num_samples),
             grad_norm=float(totals[-1]) / self._ranks.world_size,
             learning_rate=learning_rate,
         )

@@ -36,6 +36,10 @@ class LossSums(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor  # sum of (r - 1) - log r, an unbiased estimate of KL(old || new) that is never negative
     clip_frac: Tensor  # number of samples whose ratio lies outside the clip range
+    probabilities: Tensor  # [A] of each action
+
+
+SCALARS = LossSums._fields[:-1]
 
 
 class Change(NamedTuple):
@@ -51,25 +55,27 @@ def ppo_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings)
     policy: -min(r A, clip(r, 1 - eps, 1 + eps) A),   r = pi(a) / pi_old(a)
     value:  1/2 max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)
     """
-    log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
+    log_probs, policy = _policy_of(output.logits, samples.actions)
     log_ratio = log_probs - samples.log_probs
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - training.clip_range, 1 + training.clip_range)
+    clip_range = training.clip_range
+    assert clip_range is not None, "the settings refuse this"
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     policy_loss = -torch.min(ratio * samples.advantages, clipped * samples.advantages)
     value_error = (output.values - samples.returns).square()
     if training.clip_value_range is not None:
         change = (output.values - samples.values).clamp(-training.clip_value_range, training.clip_value_range)
         value_error = torch.max(value_error, (samples.values + change - samples.returns).square())
-    return _sums(policy_loss, 0.5 * value_error, entropy, Change(log_ratio, training.clip_range), training)
+    return _sums(policy_loss, 0.5 * value_error, policy, Change(log_ratio, clip_range), training)
 
 
 def a2c_loss(output: PolicyOutput, samples: Samples, training: TrainingSettings) -> LossSums:
     """Advantage actor-critic (arXiv 1602.01783): -A log pi(a) and 1/2 (V - R)^2."""
-    log_probs, entropy = _log_probs_and_entropy(output.logits, samples.actions)
+    log_probs, policy = _policy_of(output.logits, samples.actions)
     policy_loss = -samples.advantages * log_probs
     value_error = (output.values - samples.returns).square()
     change = Change(log_probs - samples.log_probs, UNCLIPPED_RANGE)
-    return _sums(policy_loss, 0.5 * value_error, entropy, change, training)
+    return _sums(policy_loss, 0.5 * value_error, policy, change, training)
 
 
 LossFunction = Callable[[PolicyOutput, Samples, TrainingSettings], LossSums]
@@ -77,19 +83,29 @@ Loss = Callable[[PolicyOutput, Samples], LossSums]  # of a run, whose settings i
 LOSSES: Mapping[LossName, LossFunction] = {"ppo_loss": ppo_loss, "a2c_loss": a2c_loss}
 
 
-def _log_probs_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+class PolicySums(NamedTuple):
+    """Sums over samples."""
+
+    entropy: Tensor
+    probabilities: Tensor  # [A]
+
+
+def _policy_of(logits: Tensor, actions: Tensor) -> tuple[Tensor, PolicySums]:
+    """The log-probabilities [B] of the actions, and sums over the whole distributions."""
     log_distribution = torch.log_softmax(logits, -1)
     log_probs = log_distribution.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-    return log_probs, -(log_distribution.exp() * log_distribution).sum(-1)
+    distribution = log_distribution.exp()
+    entropy = -(distribution * log_distribution).sum(-1)
+    return log_probs, PolicySums(entropy.sum(), distribution.detach().sum(0))
 
 
 def _sums(
-    policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, change: Change, training: TrainingSettings
+    policy_loss: Tensor, value_loss: Tensor, policy: PolicySums, change: Change, training: TrainingSettings
 ) -> LossSums:
-    policy_sum, value_sum, entropy_sum = policy_loss.sum(), value_loss.sum(), entropy.sum()
+    policy_sum, value_sum = policy_loss.sum(), value_loss.sum()
     with torch.no_grad():
         ratio = change.log_ratio.exp()
         approx_kl = ((ratio - 1) - change.log_ratio).sum()
         clip_frac = ((ratio - 1).abs() > change.clip_range).sum()
-    loss = policy_sum + training.value_coefficient * value_sum - training.entropy_coefficient * entropy_sum
-    return LossSums(loss, policy_sum, value_sum, entropy_sum, approx_kl, clip_frac)
+    loss = policy_sum + training.value_coefficient * value_sum - training.entropy_coefficient * policy.entropy
+    return LossSums(loss, policy_sum, value_sum, policy.entropy, approx_kl, clip_frac, policy.probabilities)

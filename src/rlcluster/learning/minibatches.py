@@ -1,23 +1,18 @@
-"""Shuffled minibatches of single samples, with the targets of the policy that acted: PPO, A2C and A3C.
-
-Minibatches are stratified: each environment's steps are shuffled by its own stream; minibatch k is the k-th slice of
-each. So the global minibatch is the same set of samples for any number of ranks.
-"""
+"""Shuffled minibatches of samples, with the targets of the policy that acted: PPO, A2C and A3C."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.losses import Loss, LossSums, Samples
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
+from rlcluster.learning.shuffle import sample_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
 from rlcluster.learning.targets import Targets, gae
 from rlcluster.networks.policy import ActorCritic
@@ -41,31 +36,21 @@ class Minibatches:
     def cut(self, epoch: int, rollout: Rollout, samples: Samples) -> list[Minibatch]:
         """The minibatches of an epoch, with the statistics of the advantages of all ranks' samples in each."""
         slices = self.slices(epoch, rollout.n_steps)
-        observations, chunk_size = rollout.observations.flatten(0, 1), self._chunk_size
-        return [
-            Minibatch(observations, samples, indices, num_samples, normal, chunk_size)
-            for indices, (num_samples, normal) in zip(slices, self.statistics(slices, samples.advantages), strict=True)
-        ]
+        statistics = self.statistics(slices, samples.advantages)
+        return make_minibatches(rollout.observations.flatten(0, 1), samples, slices, statistics, self._chunk_size)
 
-    def statistics(self, slices: Sequence[Tensor], advantages: Tensor) -> list[tuple[float, Normal]]:
-        """The number of samples over all ranks in each slice, and what its advantages are normalised by."""
+    def statistics(self, slices: Sequence[Tensor], advantages: Tensor) -> list[Statistics]:
+        """Without an all-reduce where nothing depends on the data."""
         normalizes = self._settings.training.normalize_advantages
         if not normalizes and not self._settings.parallel.preempt_stragglers:
-            return [(self._settings.batch_size, Normal())] * len(slices)
-        sums = torch.stack([moments(advantages[indices]) for indices in slices])
-        rows = self._ranks.sum_(sums).tolist()
-        return [(row[0], normal_from(*row) if normalizes else Normal()) for row in rows]
+            return [Statistics(self._settings.batch_size, Normal())] * len(slices)
+        return statistics_of(slices, advantages, normalizes, self._ranks)
 
     def slices(self, epoch: int, n_steps: int) -> list[Tensor]:
-        """The samples of each minibatch, as t * N + n."""
-        envs, num_minibatches = self._model.envs, self._settings.num_minibatches
-        if num_minibatches == 1:
-            return [torch.arange(n_steps * len(envs))]
+        """The samples of each minibatch."""
         position = self._model.updates * self._settings.n_epochs + epoch
-        streams = (generator(self._settings.env.seed, Purpose.SHUFFLE, i, position) for i in envs)
-        order = np.stack([stream.permutation(n_steps) for stream in streams], 1) * len(envs) + np.arange(len(envs))
-        parts = np.array_split(order, num_minibatches)  # each [T / K, N]
-        return [torch.from_numpy(part.reshape(-1)) for part in parts]
+        seed, num_minibatches = self._settings.env.seed, self._settings.num_minibatches
+        return sample_slices(seed, self._model.envs, position, n_steps, num_minibatches)
 
 
 class MinibatchUpdate:
@@ -86,9 +71,9 @@ class MinibatchUpdate:
 class Minibatch:
     """This rank's samples of a minibatch, and what is known of all ranks' samples in it."""
 
-    observations: Tensor  # [T * N, ...] of the whole rollout
-    samples: Samples  # [T * N] of the whole rollout
-    indices: Tensor  # t * N + n of this rank's samples
+    observations: Tensor  # [S, ...] of all samples of the update
+    samples: Samples  # [S]
+    indices: Tensor  # of this rank's samples of the minibatch
     num_samples: float  # of all ranks
     normal: Normal
     chunk_size: int
@@ -103,6 +88,36 @@ class Minibatch:
             part = slice(start, start + self.chunk_size)
             rows = self.observations.index_select(0, self.indices[part])  # copies whole rows; [] copies values
             yield loss(policy(rows), Samples(*(column[part] for column in own)))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of a minibatch, over all ranks."""
+
+    num_samples: float
+    normal: Normal  # of its advantages
+
+
+def statistics_of(slices: Sequence[Tensor], advantages: Tensor, normalizes: bool, ranks: Ranks) -> list[Statistics]:
+    """Of each slice, by one all-reduce."""
+    sums = torch.stack([moments(advantages[indices]) for indices in slices])
+    rows = ranks.sum_(sums).tolist()
+    return [Statistics(row[0], normal_from(*row) if normalizes and row[0] else Normal()) for row in rows]
+
+
+def make_minibatches(
+    observations: Tensor,
+    samples: Samples,
+    slices: Sequence[Tensor],
+    statistics: Sequence[Statistics],
+    chunk_size: int,
+) -> list[Minibatch]:
+    """Those that have a sample on some rank."""
+    return [
+        Minibatch(observations, samples, indices, one.num_samples, one.normal, chunk_size)
+        for indices, one in zip(slices, statistics, strict=True)
+        if one.num_samples
+    ]
 
 
 def flatten(rollout: Rollout, targets: Targets) -> Samples:

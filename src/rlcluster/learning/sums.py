@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlcluster.learning.losses import LossSums, Samples
+from rlcluster.learning.losses import SCALARS, LossSums, Samples
 
-LOSS_SUMS = (*LossSums._fields, "samples")
+NUM_SCALARS = len(SCALARS) + 1  # and the number of samples
 
 
 class Normal(NamedTuple):
@@ -23,15 +23,30 @@ class Normal(NamedTuple):
         return samples._replace(advantages=(samples.advantages - self.mean) / self.std)
 
 
-def no_losses() -> Tensor:
-    """Zeros for LOSS_SUMS."""
-    return torch.zeros(len(LOSS_SUMS), dtype=torch.float64)
+def no_losses(num_actions: int) -> Tensor:
+    """Zeros for `loss_sums`."""
+    return torch.zeros(NUM_SCALARS + num_actions, dtype=torch.float64)
+
+
+def loss_sums(losses: LossSums) -> Tensor:
+    """SCALARS, a place for the number of samples, and the probability of each action."""
+    scalars = torch.stack([value.detach().double() for value in losses[:-1]])
+    return torch.cat([scalars, scalars.new_zeros(1), losses.probabilities.double()])
 
 
 def mean_losses(totals: Tensor) -> dict[str, float]:
-    """Per sample, from the LOSS_SUMS of all ranks."""
-    *losses, num_samples = totals.tolist()
-    return {name: total / num_samples for name, total in zip(LossSums._fields, losses, strict=True)}
+    """Per sample, from the `loss_sums` of all ranks."""
+    *losses, num_samples = totals[:NUM_SCALARS].tolist()
+    return {name: total / num_samples for name, total in zip(SCALARS, losses, strict=True)}
+
+
+def action_information(totals: Tensor) -> float:
+    """H(mean over samples of pi) - mean of H(pi), in nats: what the observation says about the action. 0 for a policy
+    that does not look at its observations. From the `loss_sums` of all ranks.
+    """
+    means = mean_losses(totals)
+    marginal = totals[NUM_SCALARS:] / totals[NUM_SCALARS - 1]
+    return max(0.0, float(torch.special.entr(marginal).sum()) - means["entropy"])
 
 
 def moments(values: Tensor) -> Tensor:

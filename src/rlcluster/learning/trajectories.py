@@ -1,7 +1,12 @@
-"""Whole trajectories, with V-trace targets of the policy that learns: IMPALA.
+"""Trajectories with V-trace targets of the policy that learns: IMPALA.
 
-An update is one batch: all rollouts that are ready, in chunks of whole trajectories, for each has its targets within
-itself. The targets come from the very forward pass whose loss is learnt.
+An update takes all rollouts that it is given, in chunks of whole trajectories, for each has its targets within itself.
+
+- One epoch of one minibatch without clipping is the paper's IMPALA: the targets come from the very forward pass whose
+  loss is learnt.
+- Otherwise the policy at the start of the update computes the targets and the log-probabilities, by a forward pass of
+  its own. Then come epochs of shuffled minibatches: of samples with PPO's clipped loss (APPO, "asynchronous PPO"), of
+  whole trajectories with the plain policy gradient.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from torch import Tensor
 
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning.losses import Loss, LossSums, Samples
+from rlcluster.learning.minibatches import Minibatch, make_minibatches, statistics_of
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
+from rlcluster.learning.shuffle import sample_slices, trajectory_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
 from rlcluster.learning.targets import Targets, VtraceCoefficients, vtrace
 from rlcluster.networks.policy import ActorCritic, PolicyOutput
@@ -27,11 +34,11 @@ class Trajectories:
 
     def __init__(self, settings: Settings, model: Model, ranks: Ranks, chunk_size: int) -> None:
         training = settings.training
-        self._policy, self._ranks, self._chunk_size = model.policy, ranks, chunk_size
-        self._normalizes = training.normalize_advantages
+        self._settings, self._model, self._ranks, self._chunk_size = settings, model, ranks, chunk_size
+        self._policy, self._normalizes = model.policy, training.normalize_advantages
         self._coefficients = VtraceCoefficients(training.gamma, training.gae_lambda, training.rho_bar, training.c_bar)
 
-    def __call__(self, rollouts: Sequence[Rollout], rewards: Sequence[Tensor]) -> TrajectoryUpdate:
+    def __call__(self, rollouts: Sequence[Rollout], rewards: Sequence[Tensor]) -> TrajectoryUpdate | ShuffledUpdate:
         completed = [self._completed(rollout, own) for rollout, own in zip(rollouts, rewards, strict=True)]
         chunks = [
             Chunk(rollout, slice(start, start + num_envs), self._coefficients)
@@ -39,9 +46,37 @@ class Trajectories:
             for num_envs in [max(1, self._chunk_size // rollout.n_steps)]
             for start in range(0, rollout.num_envs, num_envs)
         ]
-        num_own = sum(rollout.rewards.numel() for rollout in completed)
-        num_samples = float(self._ranks.sum_(torch.tensor([num_own], dtype=torch.float64)))
-        return TrajectoryUpdate(chunks, num_own, num_samples, self._advantage_statistics(chunks))
+        if self._settings.learns_in_one_pass:
+            num_own = sum(rollout.rewards.numel() for rollout in completed)
+            num_samples = float(self._ranks.sum_(torch.tensor([num_own], dtype=torch.float64)))
+            return TrajectoryUpdate(chunks, num_own, num_samples, self._advantage_statistics(chunks))
+        return self._shuffled(completed, chunks)
+
+    def _shuffled(self, rollouts: Sequence[Rollout], chunks: Sequence[Chunk]) -> ShuffledUpdate:
+        """With the targets of the policy as it is now."""
+        columns: list[Samples] = []
+        own_spread = torch.zeros(4, dtype=torch.float64)
+        with torch.no_grad():
+            for chunk in chunks:
+                output = chunk.forward(self._policy)
+                targets, values = chunk.targets(output)
+                own_spread += spread(targets.returns, values)
+                columns.append(chunk.proximal_samples(output, targets))
+        samples = Samples(*(torch.cat(parts, 1).flatten() for parts in zip(*columns, strict=True)))
+        observations = rollouts[0].observations
+        if len(rollouts) > 1:
+            observations = torch.cat([rollout.observations for rollout in rollouts], 1)
+        envs = torch.cat([rollout.envs for rollout in rollouts]).tolist()
+        return ShuffledUpdate(self, observations.flatten(0, 1), samples, envs, own_spread)
+
+    def cut(self, epoch: int, observations: Tensor, samples: Samples, envs: Sequence[int]) -> list[Minibatch]:
+        """The minibatches of an epoch over the trajectories of `envs`."""
+        settings = self._settings
+        position = self._model.updates * settings.n_epochs + epoch
+        given = settings.env.seed, envs, position, len(samples.actions) // len(envs), settings.num_minibatches
+        slices = sample_slices(*given) if settings.is_clipped else trajectory_slices(*given, settings.env.num_envs)
+        statistics = statistics_of(slices, samples.advantages, self._normalizes, self._ranks)
+        return make_minibatches(observations, samples, slices, statistics, self._chunk_size)
 
     def _completed(self, rollout: Rollout, rewards: Tensor) -> Rollout:
         """The rollout with these rewards, and with the value of the state where each trajectory ends: those who act
@@ -90,6 +125,22 @@ class TrajectoryUpdate:
         return self._spread
 
 
+class ShuffledUpdate:
+    """Samples with fixed targets, shuffled again for every epoch."""
+
+    def __init__(
+        self, source: Trajectories, observations: Tensor, samples: Samples, envs: Sequence[int], own_spread: Tensor
+    ) -> None:
+        self._source, self._observations, self._samples = source, observations, samples
+        self._envs, self._spread = envs, own_spread
+
+    def batches(self, epoch: int) -> list[Minibatch]:
+        return self._source.cut(epoch, self._observations, self._samples, self._envs)
+
+    def spread(self) -> Tensor:
+        return self._spread
+
+
 class Chunk:
     """The trajectories of some environments of a rollout."""
 
@@ -117,3 +168,10 @@ class Chunk:
         rollout = self._rollout
         given = (column[:, self._envs] for column in (rollout.actions, rollout.log_probs, rollout.values))
         return Samples(*(column.flatten() for column in (*given, *targets)))
+
+    def proximal_samples(self, output: PolicyOutput, targets: Targets) -> Samples:
+        """[T, n], with the log-probabilities and values of `output` in place of those of the policy that acted."""
+        actions = self._rollout.actions[:, self._envs]
+        logits, values = output.logits.view(*actions.shape, -1), output.values.view(actions.shape)
+        log_probs = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return Samples(actions, log_probs, values, *targets)

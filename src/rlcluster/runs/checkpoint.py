@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from rlcluster.settings.earlier import complete
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.errors import UserError
@@ -73,7 +74,7 @@ def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any
 
 def settings_of(content: dict[str, Any]) -> Settings:
     """The settings of the run that a checkpoint was saved in."""
-    return Settings.model_validate(yaml.safe_load(content["settings"]))
+    return Settings.model_validate(complete(yaml.safe_load(content["settings"])))
 
 
 def content_hash(content: object) -> str:

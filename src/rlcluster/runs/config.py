@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcluster.runs.files import CONFIG_FILE
+from rlcluster.settings.earlier import complete
 from rlcluster.settings.loading import load_settings, read_file
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically
@@ -30,7 +31,7 @@ def read_run_settings(path: Path) -> Settings:
     if not is_run(path):
         raise UserError(f"{path}: is not a run directory (no {CONFIG_FILE} in it)")
     try:
-        return load_settings(file=path / CONFIG_FILE)
+        return load_settings(base=settings_to_resume(path))
     except UserError as error:
         raise UserError(f"{path}: is not a run of this version: {' '.join(str(error).split())}") from None
 
@@ -39,4 +40,4 @@ def settings_to_resume(path: Path) -> dict[str, Any]:
     """The settings of the run as text, below which flags can be laid: the `base` of `load_settings`."""
     if not is_run(path):
         raise UserError(f"--resume: {path} is not a run directory (no {CONFIG_FILE} in it)")
-    return read_file(path / CONFIG_FILE)
+    return complete(read_file(path / CONFIG_FILE))

@@ -51,6 +51,13 @@ FIELDS = (
     Field("value_loss", "", "value loss, before its coefficient", "learner", "loss/value"),
     Field("entropy", "nats", "mean entropy of the policy", "learner", "policy/entropy"),
     Field(
+        "action_information",
+        "nats",
+        "H(mean of π over samples) − mean H(π): how much the action depends on the observation; 0 for a blind policy",
+        "learner",
+        "policy/action_information",
+    ),
+    Field(
         "approx_kl",
         "nats",
         "mean of (r − 1) − log r, where r is the new over the old probability of the action taken",

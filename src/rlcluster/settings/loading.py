@@ -61,7 +61,7 @@ def load_settings(
     given = {key: {} if is_null(value) else value for key, value in given.items()}
     chosen = given.get("algorithm", DEFAULT_ALGORITHM)
     record = ALGORITHMS.get(chosen) if isinstance(chosen, str) else None
-    data = _merge(record.defaults if record is not None else {}, given)
+    data = override(record.defaults if record is not None else {}, given)
     settings, problems = _validate(data)
     if settings is not None:
         settings, problems = _with_all_environments(settings, "num_envs" in given.get("env", {}))
@@ -261,17 +261,23 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             "give one of them",
         )
         return
+    if settings.traits.clipped_loss is None and training.clip_range is None:
+        message = f"training.clip_range=null: {settings.algorithm} needs a limit; use 0.2"
+        yield Problem(frozenset({"training.clip_range"}), message)
     sizes = settings.valid_batch_sizes()
     if training.n_minibatches is not None:
-        if training.n_steps % training.n_minibatches:
+        name, divided = "training.n_steps", training.n_steps
+        if settings.has_whole_trajectories:
+            name, divided = "env.num_envs", settings.env.num_envs
+        if divided % training.n_minibatches:
             choices = _nearest([size // n for n in sizes], training.n_minibatches)
             yield Problem(
                 keys,
-                f"training.n_minibatches={training.n_minibatches} does not divide "
-                f"training.n_steps={training.n_steps}; use {choices}",
+                f"training.n_minibatches={training.n_minibatches} does not divide {name}={divided}; use {choices}",
             )
     elif settings.batch_size not in sizes:
-        relation = "does not divide" if size % settings.batch_size else "does not give whole steps per environment in"
+        unit = "trajectories" if settings.has_whole_trajectories else "steps per environment"
+        relation = "does not divide" if size % settings.batch_size else f"does not give whole {unit} in"
         yield Problem(
             keys,
             f"training.batch_size={settings.batch_size} {relation} n_steps * num_envs = "

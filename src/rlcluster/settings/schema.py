@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from rlcluster.settings.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, OptimizerName
+from rlcluster.settings.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, LossName, OptimizerName
 from rlcluster.settings.values import (
     BoundedCount,
     Count,
@@ -96,7 +96,7 @@ class TrainingSettings(Section):
     total_updates: Count | None = Field(None, description="budget in updates (rollout + learning)")
     n_steps: BoundedCount = Field(128, description="steps per environment and rollout [cpu]")
     batch_size: Count | None = Field(
-        None, description="samples per minibatch, all processes; null: nearest to 1024 [cpu]"
+        None, description="samples per minibatch, all processes; null: nearest to 1024 [cpu], impala 512"
     )
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
     n_epochs: Count = Field(4, description="passes over each rollout [cpu]")
@@ -110,7 +110,9 @@ class TrainingSettings(Section):
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus [tp]")
     value_coefficient: NonNegative = Field(0.5, description="weight of the value loss [tp]")
     max_grad_norm: Positive | None = Field(0.5, description="gradient norm limit, null for none [tp]")
-    clip_range: Positive = Field(0.2, description="PPO's limit on the probability ratio [tp]")
+    clip_range: Positive | None = Field(
+        0.2, description="limit on the probability ratio [tp]; impala: null for the plain policy gradient [im]"
+    )
     clip_value_range: Positive | None = Field(0.2, description="limit on the value's change, null for none [tp]")
     target_kl: Positive | None = Field(None, description="stop the epochs of an update once approx_kl exceeds this")
     normalize_advantages: bool = Field(
@@ -269,13 +271,37 @@ class Settings(Section):
             return self.rollout_size // self.training.n_minibatches
         if self.training.batch_size is not None:
             return min(self.training.batch_size, self.rollout_size)
-        return min(self.valid_batch_sizes(), key=lambda size: abs(math.log(size / DEFAULT_BATCH_SIZE)))
+        return min(self.valid_batch_sizes(), key=lambda size: abs(math.log(size / self.traits.batch_size)))
 
     def valid_batch_sizes(self) -> list[int]:
-        """num_envs times a divisor of n_steps: every minibatch has equally many steps of each environment."""
-        n_steps = self.training.n_steps
-        small = [d for d in range(1, math.isqrt(n_steps) + 1) if n_steps % d == 0]
-        return [self.env.num_envs * d for d in sorted({*small, *(n_steps // d for d in small)})]
+        """num_envs times a divisor of n_steps: every minibatch has equally many steps of each environment. Of whole
+        trajectories: n_steps times a divisor of num_envs.
+        """
+        unit, count = self.env.num_envs, self.training.n_steps
+        if self.has_whole_trajectories:
+            unit, count = count, unit
+        small = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+        return [unit * d for d in sorted({*small, *(count // d for d in small)})]
+
+    @property
+    def is_clipped(self) -> bool:
+        """True if the loss limits the probability ratio."""
+        return self.loss == "ppo_loss"
+
+    @property
+    def loss(self) -> LossName:
+        clipped = self.traits.clipped_loss
+        return self.traits.loss if clipped is None or self.training.clip_range is None else clipped
+
+    @property
+    def has_whole_trajectories(self) -> bool:
+        """True if minibatches consist of whole trajectories instead of samples."""
+        return self.traits.targets == "vtrace" and not self.is_clipped
+
+    @property
+    def learns_in_one_pass(self) -> bool:
+        """True if an update is one optimiser step on all samples, without clipping."""
+        return self.num_minibatches * self.n_epochs == 1 and not self.is_clipped
 
     @property
     def num_minibatches(self) -> int:
@@ -312,9 +338,6 @@ class Settings(Section):
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
-
-
-DEFAULT_BATCH_SIZE = 1024
 
 
 def budgets(settings: Settings) -> tuple[float | None, ...]:
