@@ -15,6 +15,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -274,11 +275,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of each measurement (1)")
     parser.add_argument("--instruction-set", choices=TORCH_LIMITS, default="avx512", help="of the kernels (avx512)")
     options = parser.parse_args()
-    if options.instruction_set.replace("avx512", "avx512f") not in ("portable", *machine.cpu_flags()):
+    if options.instruction_set.replace("avx512", "avx512f") not in ("portable", *cpu_flags()):
         parser.error(f"--instruction-set {options.instruction_set}: not supported by this processor")
     if options.num_threads < 1 or options.seconds <= 0:
         parser.error(f"--num-threads {options.num_threads} --seconds {options.seconds:g}: both should be positive")
     return options
+
+
+def cpu_flags() -> list[str]:
+    """The processor's features, as Linux names them; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    return next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
 
 
 if __name__ == "__main__":

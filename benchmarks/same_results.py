@@ -51,8 +51,11 @@ def cases() -> list[Case]:
     for kernels in ("native", "torch"):
         for network in ("nature", "impala"):
             tail = (*COINRUN, "--network", network, "--kernels", kernels)
-            for name in ("ppo_sequential", "ppo_parallel", "impala_sequential", "impala_parallel", "a3c_parallel_1"):
-                found.append(Case(f"coinrun_{network}_{kernels}_{name}", (*cells[name], *tail)))
+            names = ("ppo_sequential", "ppo_parallel", "impala_sequential", "impala_parallel", "a3c_parallel_1")
+            for name in cells if (kernels, network) == ("native", "nature") else names:
+                found.append(
+                    Case(f"coinrun_{network}_{kernels}_{name}", (*cells[name], *tail), name != "a3c_parallel_2")
+                )
     for name in ("ppo_parallel", "impala_parallel", "a2c_sequential", "a3c_parallel_1"):
         arguments = (*cells[name], *COINRUN, "--network", "nature")
         found.append(Case(f"coinrun_resumed_{name}", arguments, is_resumed=True))

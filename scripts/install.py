@@ -29,12 +29,15 @@ def main(arguments: Sequence[str]) -> int:
     """Installs, and returns pip's exit code."""
     report = would_install()
     if report is not None and brings_cuda(report) and not install_cpu_build():
-        print(
-            f"warning: no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which includes CUDA and "
-            "takes 5 GB",
-            file=sys.stderr,
-        )
-    return subprocess.run([*PIP, *arguments], check=False).returncode
+        warn(f"no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which includes CUDA: 5 GB")
+    exit_code = subprocess.run([*PIP, *arguments], check=False).returncode
+    if report is None and exit_code == 0:
+        warn("this pip cannot say what it installs (before 22.2); `rlcluster check` says whether PyTorch includes CUDA")
+    return exit_code
+
+
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def would_install(*options: str) -> Any:

@@ -344,8 +344,8 @@ def heavy_outcomes(heavy_folder, request):
     [
         (
             "more workers than environments",
-            "parallel.num_workers=99 but env.num_envs=32: every worker needs an environment; use fewer workers or more "
-            "environments",
+            "parallel.num_workers=99 but env.num_envs=32: every process needs an environment; use fewer processes or "
+            "more environments",
         ),
         (
             "an address without a launcher",

@@ -99,3 +99,10 @@ def test_if_the_dry_run_fails_the_installation_itself_reports_why(tmp_path: Path
     assert [call[-1] for call in outcome.calls] == ["torch", ".[dev]"]
     assert outcome.exit_code == 1
     assert "warning" not in outcome.err
+
+
+def test_a_pip_that_cannot_report_is_warned_of_if_the_installation_succeeds(tmp_path: Path) -> None:
+    outcome = install(tmp_path, [None])
+    assert outcome.exit_code == 0
+    assert outcome.err.count("\n") == 1
+    assert "`rlcluster check` says whether PyTorch includes CUDA" in outcome.err

@@ -9,6 +9,7 @@ import pytest
 
 from rlcluster.plan import (
     Plan,
+    RankInputs,
     Rates,
     choose_split,
     forecast,
@@ -38,8 +39,8 @@ def settings_for(algorithm: str, mode: str, **flags: Any) -> Settings:
 
 
 def plan_for(settings: Settings, cores: Cores, rates: Rates | None = None) -> Plan:
-    world_size = num_local_ranks(settings, cores)
-    return resolve(settings, [cores] * world_size, local_placements(world_size), [rates] * world_size)
+    placements = local_placements(num_local_ranks(settings, cores))
+    return resolve(settings, [RankInputs(cores, placement, rates) for placement in placements])
 
 
 # Ranks
@@ -62,8 +63,14 @@ def test_a_parallel_run_has_a_rank_for_each_physical_core() -> None:
 
 def test_there_are_never_more_ranks_than_environments() -> None:
     assert num_local_ranks(settings_for("ppo", "parallel", **{"env.num_envs": 3}), HYPER_THREADS) == 3
-    with pytest.raises(UserError, match=r"parallel.num_workers=9 but env.num_envs=8: every worker needs an environ"):
+    with pytest.raises(UserError, match=r"parallel.num_workers=9 but env.num_envs=8: every process needs an environ"):
         with_processes(settings_for("ppo", "parallel"), 9)
+
+
+def test_a_rank_without_an_environment_is_refused() -> None:
+    inputs = [RankInputs(FOUR, placement) for placement in local_placements(4)]
+    with pytest.raises(UserError, match=r"parallel.num_workers=4 but env.num_envs=2: every process needs an environ"):
+        resolve(settings_for("ppo", "distributed", **{"env.num_envs": 2}), inputs)
 
 
 @pytest.mark.parametrize(("num_ranks", "threads"), [(1, 8), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
@@ -100,11 +107,14 @@ def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
 def test_launched_ranks_on_two_machines_each_use_their_own() -> None:
     """Two ranks on a machine of four cores, one on a machine of eight hardware threads."""
     placements = [Placement(0, 3, 0, 2), Placement(1, 3, 1, 2), Placement(2, 3, 0, 1)]
-    plan = resolve(settings_for("ppo", "distributed"), [FOUR, FOUR, HYPER_THREADS], placements, [None] * 3)
+    inputs = [RankInputs(*one) for one in zip([FOUR, FOUR, HYPER_THREADS], placements, strict=True)]
+    plan = resolve(settings_for("ppo", "distributed"), inputs)
     assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 5), range(5, 8)]
     assert [rank.threads for rank in plan.ranks] == [2, 2, 8]
     assert [rank.cores for rank in plan.ranks] == [(0, 1), (2, 3), (0, 4, 1, 5, 2, 6, 3, 7)]
     assert plan.num_cores == 12
+    assert [plan.learners(rank) for rank in range(3)] == [[2], [2], [8]]
+    assert [rank.cores_allowed for rank in plan.ranks] == [4, 4, 8]
 
 
 def test_environments_are_partitioned_evenly_and_in_order() -> None:
@@ -114,7 +124,7 @@ def test_environments_are_partitioned_evenly_and_in_order() -> None:
 # Workers of A3C
 
 
-def test_a3c_has_a_worker_with_one_thread_for_each_core_unless_told_otherwise() -> None:
+def test_a3c_has_a_worker_with_one_thread_for_each_core_by_default() -> None:
     plan = plan_for(settings_for("a3c", "parallel"), FOUR)
     (rank,) = plan.ranks
     assert [(helper.envs, helper.threads, helper.cores) for helper in rank.helpers] == [
@@ -206,8 +216,11 @@ def test_torch_leaves_the_cores_of_the_actors_alone(
     actors: int, threads: int, deterministic: bool, expected: int
 ) -> None:
     flags = {"parallel.num_workers": actors, "hardware.num_threads": threads, "parallel.deterministic": deterministic}
-    (rank,) = plan_for(settings_for("impala", "parallel", **flags), FOUR).ranks
+    settings = settings_for("impala", "parallel", **flags)
+    (rank,) = plan_for(settings, FOUR).ranks
     assert rank.torch_threads == expected
+    (without_kernels,) = resolve(settings, [RankInputs(FOUR, Placement(), has_kernels=False)]).ranks
+    assert without_kernels.torch_threads == threads  # it has no other threads
 
 
 def test_cores_on_one_machine_are_never_more_than_it_may_use() -> None:
@@ -247,7 +260,20 @@ def test_a_plan_survives_json() -> None:
     assert (data["world_size"], data["num_acting"], data["learner_threads"], data["num_cores"]) == (1, 1, 3, 4)
 
 
-@pytest.mark.parametrize("data", [{}, {"ranks": []}, {"ranks": [{}]}, {"ranks": None}])
-def test_what_is_no_plan_is_told(data: dict[str, Any]) -> None:
+NO_WORKERS = {"envs": [0, 8], "threads": 1, "torch_threads": 1, "cores": [], "cores_allowed": 4, "helpers": []}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"algorithm": "ppo", "mode": "sequential", "ranks": []},
+        {"algorithm": "ppo", "mode": "sequential", "ranks": [{}]},
+        {"algorithm": "ppo", "mode": "sequential", "ranks": None},
+        {"algorithm": "a3c", "mode": "parallel", "ranks": [NO_WORKERS]},
+        {"algorithm": "other", "mode": "parallel", "ranks": [NO_WORKERS]},
+    ],
+)
+def test_data_that_is_not_a_plan_is_an_error(data: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Plan.from_dict(data)

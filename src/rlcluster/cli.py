@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlcluster.flags import flag_names, make_parser
+from rlcluster.plan import threads_alone
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.resume import resumed_settings
 from rlcluster.settings.schema import (
@@ -88,7 +89,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _evaluate(options: argparse.Namespace) -> int:
     from rlcluster.system import cores
 
-    cores.limit_threads(options.num_threads or cores.allowed())
+    cores.limit_threads(threads_alone(options.num_threads, cores.observe()))
     from rlcluster.evaluation.evaluate import evaluate_command
 
     return evaluate_command(options)
@@ -97,7 +98,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from rlcluster.system import cores
 
-    cores.limit_threads(options.num_threads or cores.allowed())
+    cores.limit_threads(threads_alone(options.num_threads, cores.observe()))
     from rlcluster.experiments.check import check_command
 
     return check_command(Path(options.output_dir))
@@ -108,9 +109,10 @@ def _scale(options: argparse.Namespace) -> int:
 
     cores.limit_threads(1)  # this process only waits; the runs have their own threads
     from rlcluster.experiments.scaling import ScaleRequest, scale_command
+    from rlcluster.runs.files import RUNS_FOLDER
 
     flags = _given_flags(options)
-    output_dir = flags.pop("output.output_dir", time.strftime("runs/scale_%Y%m%d-%H%M%S"))
+    output_dir = flags.pop("output.output_dir", str(RUNS_FOLDER / time.strftime("scale_%Y%m%d-%H%M%S")))
     request = ScaleRequest(
         algorithm=options.algorithm,
         config=options.config,

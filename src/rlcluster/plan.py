@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.schema import Settings
 from rlcluster.system.cores import Cores
 from rlcluster.system.errors import UserError
@@ -27,6 +28,15 @@ class Rates(NamedTuple):
 
     act: float  # environment steps
     learn: float  # samples
+
+
+class RankInputs(NamedTuple):
+    """What one rank reports about itself, before the plan is resolved."""
+
+    cores: Cores
+    placement: Placement
+    rates: Rates | None = None  # required where `needs_rates`
+    has_kernels: bool = True  # our convolutions, whose threads are not torch's
 
 
 class HelperPlan(NamedTuple):
@@ -44,6 +54,7 @@ class RankPlan(NamedTuple):
     threads: int  # of our kernels and, unless it has fewer, of torch
     torch_threads: int
     cores: tuple[int, ...]  # pinned to these; empty: not pinned
+    cores_allowed: int  # on its machine
     helpers: tuple[HelperPlan, ...] = ()
 
 
@@ -52,9 +63,7 @@ class Plan(NamedTuple):
 
     algorithm: str
     mode: str
-    cores_allowed: int  # on the machine of rank 0
     ranks: tuple[RankPlan, ...]
-    learns_in_helpers: bool  # A3C: the ranks only lead
 
     @property
     def world_size(self) -> int:
@@ -66,18 +75,27 @@ class Plan(NamedTuple):
         return sum(len(rank.helpers) or 1 for rank in self.ranks)
 
     @property
+    def learns_in_helpers(self) -> bool:
+        """True for A3C with workers: the ranks only lead."""
+        return ALGORITHMS[self.algorithm].helpers_in(self.mode) == "workers"
+
+    def learners(self, rank: int) -> list[int]:
+        """The threads of each process of a rank that learns."""
+        own = self.ranks[rank]
+        return [helper.threads for helper in own.helpers] if self.learns_in_helpers else [own.threads]
+
+    @property
     def learner_threads(self) -> int:
-        """Of a process that learns."""
-        first = self.ranks[0]
-        return first.helpers[0].threads if self.learns_in_helpers else first.threads
+        """Of a process that learns, on rank 0."""
+        return self.learners(0)[0]
 
     @property
     def num_cores(self) -> int:
         """Cores that the run keeps busy; on one machine no more than it may use."""
-        threads = sum(helper.threads for rank in self.ranks for helper in rank.helpers)
+        threads = sum(sum(self.learners(rank)) for rank in range(self.world_size))
         if not self.learns_in_helpers:
-            threads += sum(rank.threads for rank in self.ranks)
-        return threads if self.mode == "distributed" else min(threads, self.cores_allowed)
+            threads += sum(helper.threads for rank in self.ranks for helper in rank.helpers)
+        return threads if self.mode == "distributed" else min(threads, self.ranks[0].cores_allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; includes the derived properties."""
@@ -87,34 +105,26 @@ class Plan(NamedTuple):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Raises KeyError, TypeError or ValueError if `data` is not a plan."""
-        ranks = tuple(_rank_from_dict(rank) for rank in data["ranks"])
-        if not ranks:
-            raise ValueError("a plan has ranks")
-        kept = {name: data[name] for name in cls._fields if name != "ranks"}
-        return cls(**kept, ranks=ranks)
+        plan = cls(str(data["algorithm"]), str(data["mode"]), tuple(_rank_from_dict(rank) for rank in data["ranks"]))
+        if not plan.ranks or not all(map(plan.learners, range(plan.world_size))):
+            raise ValueError("a plan has ranks, and each has a process that learns")
+        return plan
 
 
-def resolve(
-    settings: Settings, machines: Sequence[Cores], placements: Sequence[Placement], rates: Sequence[Rates | None]
-) -> Plan:
-    """The plan of a run whose rank r has placements[r], may use machines[r] and has measured rates[r]. Rates are
-    required where `needs_rates`. Raises a UserError if a process would have no environment.
-    """
-    shares = partition(range(settings.env.num_envs), len(placements))
-    ranks = tuple(
-        _resolve_rank(settings, machine, placement, share, rate)
-        for machine, placement, share, rate in zip(machines, placements, shares, rates, strict=True)
-    )
-    learns_in_helpers = settings.traits.helpers_in(settings.mode) == "workers"
-    return Plan(settings.algorithm, settings.mode, machines[0].allowed, ranks, learns_in_helpers)
+def resolve(settings: Settings, inputs: Sequence[RankInputs]) -> Plan:
+    """The plan of a run with these ranks. Raises a UserError if a process would have no environment."""
+    refuse_idle_processes(settings, len(inputs))
+    shares = partition(range(settings.env.num_envs), len(inputs))
+    ranks = tuple(_resolve_rank(settings, own, share) for own, share in zip(inputs, shares, strict=True))
+    return Plan(settings.algorithm, settings.mode, ranks)
 
 
 def forecast(settings: Settings, cores: Cores) -> Plan | None:
     """The plan of a run on this machine; None if it depends on rates that the run measures at its start."""
     if needs_rates(settings):
         return None
-    world_size = num_local_ranks(settings, cores)
-    return resolve(settings, [cores] * world_size, local_placements(world_size), [None] * world_size)
+    placements = local_placements(num_local_ranks(settings, cores))
+    return resolve(settings, [RankInputs(cores, placement) for placement in placements])
 
 
 def needs_rates(settings: Settings) -> bool:
@@ -137,13 +147,17 @@ def local_placements(world_size: int) -> list[Placement]:
 
 def with_processes(settings: Settings, num_processes: int) -> Settings:
     """The settings with this `num_workers`; raises a UserError if there is not an environment for each."""
-    if num_processes > settings.env.num_envs:
-        raise UserError(
-            f"parallel.num_workers={num_processes} but env.num_envs={settings.env.num_envs}: every worker needs an "
-            "environment; use fewer workers or more environments"
-        )
+    refuse_idle_processes(settings, num_processes)
     parallel = settings.parallel.model_copy(update={"num_workers": num_processes})
     return settings.model_copy(update={"parallel": parallel})
+
+
+def refuse_idle_processes(settings: Settings, num_processes: int) -> None:
+    if num_processes > settings.env.num_envs:
+        raise UserError(
+            f"parallel.num_workers={num_processes} but env.num_envs={settings.env.num_envs}: every process needs an "
+            "environment; use fewer processes or more environments"
+        )
 
 
 class Share(NamedTuple):
@@ -156,11 +170,21 @@ class Share(NamedTuple):
 def share_of_rank(settings: Settings, cores: Cores, placement: Placement) -> Share:
     """Known before the ranks join: threads must be limited, and cores pinned, before torch starts."""
     num_ranks = placement.local_world_size
-    threads = settings.hardware.num_threads
-    if threads is None:
-        threads = cores.allowed if num_ranks == 1 else max(1, cores.physical // num_ranks)
+    threads = threads_alone(settings.hardware.num_threads, cores)
+    if num_ranks > 1 and settings.hardware.num_threads is None:
+        threads = max(1, cores.physical // num_ranks)
     is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers
     return Share(threads, _cores_of_rank(cores, placement.local_rank, num_ranks, threads) if is_pinned else ())
+
+
+def threads_alone(given: int | None, cores: Cores) -> int:
+    """Threads of a process that has the machine to itself, such as a sequential run or an evaluation."""
+    return given or cores.allowed
+
+
+def ranks_that_fit(threads: int, cores: Cores) -> int:
+    """Ranks with so many threads each that the physical cores can run."""
+    return max(1, cores.physical // threads)
 
 
 def refuse_idle_helpers(settings: Settings, envs: range) -> None:
@@ -169,8 +193,8 @@ def refuse_idle_helpers(settings: Settings, envs: range) -> None:
     if settings.traits.helpers_in(settings.mode) and given is not None and given > len(envs):
         key = "num_workers" if settings.mode == "parallel" else "workers_per_rank"
         raise UserError(
-            f"parallel.{key}={given} but a rank has {len(envs)} of env.num_envs={settings.env.num_envs}: every worker "
-            "needs an environment; use fewer workers or more environments"
+            f"parallel.{key}={given} but a rank has {len(envs)} of env.num_envs={settings.env.num_envs}: every "
+            "process needs an environment; use fewer processes or more environments"
         )
 
 
@@ -179,50 +203,57 @@ def partition(things: range, parts: int) -> list[range]:
     return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
 
 
-def _resolve_rank(settings: Settings, cores: Cores, placement: Placement, envs: range, rates: Rates | None) -> RankPlan:
-    share, helpers = share_of_rank(settings, cores, placement), settings.traits.helpers_in(settings.mode)
+def _resolve_rank(settings: Settings, inputs: RankInputs, envs: range) -> RankPlan:
+    cores, num_ranks = inputs.cores, inputs.placement.local_world_size
+    share = share_of_rank(settings, cores, inputs.placement)
+    plan = RankPlan(envs, share.threads, share.threads, share.cores, cores.allowed)
+    helpers = settings.traits.helpers_in(settings.mode)
     if helpers is None:
-        return RankPlan(envs, share.threads, share.threads, share.cores)
+        return plan
     refuse_idle_helpers(settings, envs)
-    available = max(1, cores.physical // placement.local_world_size)
-    exclusive = _exclusive_cores(cores, share, available, placement.local_world_size)
+    available = ranks_that_fit(num_ranks, cores)  # physical cores of this rank
+    exclusive = _exclusive_cores(cores, share, available, num_ranks)
     if helpers == "workers":
-        return _resolve_workers(settings, share, envs, available, exclusive)
-    return _resolve_actors(settings, share, envs, (available, exclusive), rates)
+        return _with_workers(plan, settings, available, exclusive)
+    return _with_actors(plan, settings, inputs, (available, exclusive))
 
 
-def _resolve_workers(
-    settings: Settings, share: Share, envs: range, available: int, exclusive: tuple[int, ...]
-) -> RankPlan:
+def _with_workers(plan: RankPlan, settings: Settings, available: int, exclusive: tuple[int, ...]) -> RankPlan:
     """As many workers as the cores can run; each is pinned to a core if they claim all cores."""
     threads = settings.hardware.num_threads or 1
-    size = settings.given_helpers or max(1, min(available // threads, len(envs)))
+    size = settings.given_helpers or max(1, min(available // threads, len(plan.envs)))
     is_pinned = settings.parallel.pin_workers and size == available and threads == 1
     helpers = tuple(
         HelperPlan(part, threads, exclusive[k : k + 1] if is_pinned else ())
-        for k, part in enumerate(partition(envs, size))
+        for k, part in enumerate(partition(plan.envs, size))
     )
-    return RankPlan(envs, share.threads, share.threads, share.cores, helpers)
+    return plan._replace(helpers=helpers)
 
 
-def _resolve_actors(
-    settings: Settings, share: Share, envs: range, cores: tuple[int, tuple[int, ...]], rates: Rates | None
+def _with_actors(
+    plan: RankPlan, settings: Settings, inputs: RankInputs, cores: tuple[int, tuple[int, ...]]
 ) -> RankPlan:
     """Actors and learner are pinned to separate cores if these are just enough; otherwise they share all cores."""
     available, exclusive = cores
     actors, threads = settings.given_helpers, settings.hardware.num_threads
     if actors is None or threads is None:
-        assert rates is not None, "needs_rates says where they are required"
-        _, actors, threads = choose_split(available, rates, len(envs), actors, threads)
+        assert inputs.rates is not None, "needs_rates says where they are required"
+        _, actors, threads = choose_split(available, inputs.rates, len(plan.envs), actors, threads)
     is_apart = settings.parallel.pin_workers and actors + threads == available and bool(exclusive)
-    # Where there are more threads than cores, torch leaves the actors' cores alone: its operations are short, and its
-    # threads would spin or wait for each other in between. What must be repeatable may not depend on the machine.
-    torch_threads = threads if settings.parallel.deterministic else min(threads, max(1, available - actors))
+    # Where there are more threads than cores and our kernels have threads of their own, torch leaves the actors' cores
+    # alone: its operations are short, and its threads would spin or wait for each other in between. What must be
+    # repeatable may not depend on the machine.
+    is_limited = inputs.has_kernels and not settings.parallel.deterministic
     helpers = tuple(
         HelperPlan(part, 1, exclusive[threads + k : threads + k + 1] if is_apart else ())
-        for k, part in enumerate(partition(envs, actors))
+        for k, part in enumerate(partition(plan.envs, actors))
     )
-    return RankPlan(envs, threads, torch_threads, exclusive[:threads] if is_apart else share.cores, helpers)
+    return plan._replace(
+        threads=threads,
+        torch_threads=min(threads, max(1, available - actors)) if is_limited else threads,
+        cores=exclusive[:threads] if is_apart else plan.cores,
+        helpers=helpers,
+    )
 
 
 class Split(NamedTuple):
@@ -277,5 +308,5 @@ def _rank_from_dict(data: Mapping[str, Any]) -> RankPlan:
     helpers = tuple(
         HelperPlan(range(*one["envs"]), int(one["threads"]), tuple(one["cores"])) for one in data["helpers"]
     )
-    threads, torch_threads = int(data["threads"]), int(data["torch_threads"])
-    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), helpers)
+    threads, torch_threads, allowed = (int(data[name]) for name in ("threads", "torch_threads", "cores_allowed"))
+    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), allowed, helpers)

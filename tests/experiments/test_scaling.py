@@ -188,7 +188,7 @@ def request(**changes: Any) -> scaling.ScaleRequest:
 
 
 def test_strong_scaling_fixes_the_total_environments_and_weak_scaling_those_per_rank() -> None:
-    cases = scaling.plan(request())
+    cases = scaling.plan_cases(request())
     assert [(case.scaling, case.world_size) for case in cases] == [
         ("strong", 1),
         ("strong", 4),
@@ -212,14 +212,14 @@ def test_a_config_file_sets_threads_but_neither_ranks_nor_budget(tmp_path: Path)
         "mode: sequential\ntraining: {duration: 9h}\nhardware: {num_threads: 2}\n"
         "parallel: {num_workers: 3, num_envs_per_worker: 5}\noutput: {log_dir: shared}\n"
     )
-    settings = scaling.plan(request(config=str(file), scalings=("strong",)))[1].settings
+    settings = scaling.plan_cases(request(config=str(file), scalings=("strong",)))[1].settings
     assert (settings.mode, settings.given_processes, settings.env.num_envs) == ("parallel", 4, 4)
     assert (settings.training.total_updates, settings.training.duration) == (30, None)
     assert (settings.hardware.num_threads, settings.output.log_dir) == (2, None)
 
 
 def test_repeats_are_interleaved_and_every_second_one_is_reversed() -> None:
-    order = scaling.schedule(scaling.plan(request(scalings=("strong",))), 3)
+    order = scaling.schedule(scaling.plan_cases(request(scalings=("strong",))), 3)
     assert [(case.world_size, repeat) for case, repeat in order] == [(1, 1), (4, 1), (4, 2), (1, 2), (1, 3), (4, 3)]
 
 

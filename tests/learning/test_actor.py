@@ -1,4 +1,4 @@
-"""The actor: what it records, and what does not depend on how environments are dealt."""
+"""The actor: what it records, and what does not depend on how environments are partitioned."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_finished_episode_is_reported_once_with_its_raw_reward() -> None:
 
 
 @pytest.mark.parametrize("name", ["coinrun", "CartPole-v1"])
-def test_a_restored_actor_goes_on_as_if_nothing_had_happened(name: str) -> None:
+def test_a_restored_actor_resumes_as_if_nothing_had_happened(name: str) -> None:
     _, actor = collect(name, range(3), updates=1)
     state = actor.state()
     policy = make_policy(

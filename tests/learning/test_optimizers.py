@@ -1,4 +1,4 @@
-"""Optimisers beside their literal equations, and beside torch.optim to the bit."""
+"""Optimisers versus their literal equations, and versus torch.optim to the bit."""
 
 from __future__ import annotations
 

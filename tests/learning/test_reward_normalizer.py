@@ -72,8 +72,8 @@ def test_statistics_of_two_ranks_merge_to_those_of_one() -> None:
         moments.append(alone.state()["moments"])
     for part, other in ((slice(0, 2), moments[1]), (slice(2, 4), moments[0])):
         own = rollout(rewards[:, part], dones[:, part], part.start)
-        (dealt,) = RewardNormalizer(range(part.start, part.stop), 0.9, 10, TwoRanks(other))([own])
-        torch.testing.assert_close(dealt, whole[:, part])
+        (part_rewards,) = RewardNormalizer(range(part.start, part.stop), 0.9, 10, TwoRanks(other))([own])
+        torch.testing.assert_close(part_rewards, whole[:, part])
 
 
 def test_no_reward_at_all_gives_no_nan() -> None:

@@ -43,7 +43,7 @@ def scaled(rewards: torch.Tensor, dones: torch.Tensor, gamma: float, clip: float
     return (rewards / math.sqrt(torch.stack(returns).var(correction=0) + 1e-8)).clamp(-clip, clip)
 
 
-def test_one_update_of_ppo() -> None:
+def test_the_learner_does_one_update_of_ppo() -> None:
     n_epochs, num_minibatches, learning_rate, gamma, lambda_, clip = 3, 4, 1e-3, 0.99, 0.95, 0.2
     flags = {
         **{"training.n_epochs": n_epochs, "training.n_minibatches": num_minibatches, "training.gamma": gamma},
@@ -89,7 +89,7 @@ def test_one_update_of_ppo() -> None:
     assert report.learning_rate == learning_rate
 
 
-def test_one_update_of_impala() -> None:
+def test_the_learner_does_one_update_of_impala() -> None:
     """The policy has moved since it acted, so that the ratios matter."""
     learning_rate, gamma, lambda_, rho_bar, c_bar, entropy_coefficient = 1e-3, 0.99, 0.9, 1.0, 0.9, 0.02
     flags = {

@@ -1,4 +1,4 @@
-"""The machines of a run: the first is kept, those it was resumed on are added, and a reader is told."""
+"""The machines of a run: the first is kept, those it was resumed on are added, and readers are warned."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_run_whose_facts_are_not_readable_is_resumed(settings: Settings, conte
     assert facts == SECOND or facts["resumed_on"] == [{"from_update": 5, **SECOND}]
 
 
-def test_a_reader_is_told_of_another_processor_and_counts_the_cores_of_the_last_part(tmp_path: Path) -> None:
+def test_a_reader_is_warned_of_another_processor_and_counts_the_cores_of_the_last_part(tmp_path: Path) -> None:
     machine = {**FIRST, "resumed_on": [{"from_update": 5, **SECOND}]}
     run = read_run(write_run(tmp_path / "run", {}, REWARDS, machine=machine, summary=None))
     assert run.machine == FIRST

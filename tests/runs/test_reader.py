@@ -77,7 +77,7 @@ def test_a_run_that_has_logged_nothing_is_named(run):
         read_run(run)
 
 
-def test_a_broken_last_line_of_a_killed_run_is_passed_over_and_told(run):
+def test_a_broken_last_line_of_a_killed_run_is_skipped_with_a_warning(run):
     with metrics_of(run).open("a") as file:
         file.write('{"update": 21, "steps_glob')
     recorded = read_run(run)
@@ -85,13 +85,13 @@ def test_a_broken_last_line_of_a_killed_run_is_passed_over_and_told(run):
     assert recorded.warnings == ["not readable, and skipped: 1 line of its metrics"]
 
 
-def test_rewards_that_are_no_numbers_count_for_nothing_and_are_told(tmp_path):
+def test_rewards_that_are_no_numbers_are_ignored_with_a_warning(tmp_path):
     recorded = read_run(write_run(tmp_path / "run", {}, [1.0, math.nan, 3.0]))
     assert math.isnan(recorded.metrics["episode_reward_mean"][1])
     assert recorded.warnings == ["some of its rewards are not numbers; those updates count for nothing in the curves"]
 
 
-def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path):
+def test_a_running_run_is_read_as_far_as_it_is(tmp_path):
     state = RunState("running", 20_000, 20)._asdict()
     run = write_run(tmp_path / "run", {}, REWARDS, state=state, summary=None)
     lock = acquire_lock(run)
@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path):
 def test_a_killed_run_says_so(tmp_path):
     state = RunState("running", 20_000, 20)._asdict()
     recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, state=state))
-    assert recorded.warnings == ["it failed after 20 updates: its process ended without a word"]
+    assert recorded.warnings == ["it failed after 20 updates: its process ended without reporting an error"]
 
 
 def test_the_summary_of_an_unfinished_run_comes_from_its_metrics(tmp_path):
@@ -127,7 +127,7 @@ def test_a_summary_that_is_older_than_the_metrics_is_not_believed(run):
     assert read_run(run).summary["total_timesteps"] == 20_000
 
 
-def test_a_half_written_file_is_passed_over_and_told(run):
+def test_a_half_written_file_is_skipped_with_a_warning(run):
     (run / "benchmark_metrics.json").write_text('{"total_upd')
     (run / "machine.json").write_text("[]")
     recorded = read_run(run)
@@ -147,7 +147,7 @@ def test_the_evaluation_of_the_furthest_checkpoint_counts(run):
     assert recorded.evaluation is not None
     assert recorded.evaluation.results["test"]["reward_mean"] == 7.0
     assert recorded.evaluation.gap == pytest.approx(1.5)
-    assert recorded.warnings == ["its evaluation_c.json is no evaluation and was skipped"]
+    assert recorded.warnings == ["its evaluation_c.json is not an evaluation and was skipped"]
 
 
 def test_a_log_of_the_other_format_has_its_time_from_its_updates(tmp_path):
@@ -234,7 +234,7 @@ def test_levels_of_two_evaluations_of_one_checkpoint_come_together(run):
     }
 
 
-def test_an_evaluation_of_an_early_checkpoint_is_told(tmp_path):
+def test_an_evaluation_of_an_early_checkpoint_is_warned_of(tmp_path):
     recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, evaluation=evaluation_of(5.0, steps=4_000)))
     assert recorded.warnings == ["its evaluation is of a checkpoint at 4,000 steps"]
 

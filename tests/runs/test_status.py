@@ -1,4 +1,4 @@
-"""run_state.json: what has become of a run, whoever asks and whenever."""
+"""run_state.json: the status of a run, for any reader at any time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_run_that_nobody_writes_any_more_has_failed(tmp_path: Path) -> None:
     with run_in(tmp_path / "run"):
         pass
     state = state_of(tmp_path / "run")
-    assert (state.state, state.reason) == ("failed", "its process ended without a word")
+    assert (state.state, state.reason) == ("failed", "its process ended without reporting an error")
 
 
 def test_how_a_run_ends_is_kept(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_second_writer_is_refused_while_the_first_holds_the_run(settings_for, 
 
 
 @pytest.mark.slow
-def test_a_writer_that_dies_without_a_word_lets_go_of_the_run(settings_for, folder):
+def test_a_writer_that_dies_silently_releases_the_run(settings_for, folder):
     script = """
 import os, sys
 from rlcluster.settings.loading import load_settings
@@ -250,7 +250,7 @@ def test_the_final_checkpoint_does_not_count_among_those_kept_and_is_never_dropp
 
 
 @pytest.mark.parametrize(("final", "periodic", "furthest"), [(3, [1, 2], 3), (2, [1, 3], 3), (None, [9, 10], 10)])
-def test_a_resumed_run_goes_on_from_the_furthest_checkpoint(settings_for, final, periodic, furthest):
+def test_a_resumed_run_starts_from_the_furthest_checkpoint(settings_for, final, periodic, furthest):
     with RunDirectory.create(settings_for()) as run:
         for update in periodic:
             run.save(content_at(update))
@@ -394,7 +394,7 @@ def test_a_checkpoint_of_other_settings_is_refused(settings_for):
         RunDirectory.resume(settings_for())
 
 
-def test_a_run_that_goes_on_in_another_mode_keeps_one_log_and_all_its_checkpoints(settings_for, folder):
+def test_a_run_resumed_in_another_mode_keeps_one_log_and_all_its_checkpoints(settings_for, folder):
     settings = settings_for(keep_checkpoints=2)
     with RunDirectory.create(settings) as run:
         run.log(record_at(1))
@@ -427,7 +427,7 @@ def test_a_refused_writer_in_another_mode_leaves_the_log_where_it_is(settings_fo
     assert files_in(folder / "logs") == ["PPO_Sequential"]
 
 
-def test_a_restarted_run_goes_on_from_its_checkpoint_or_begins_anew_without_one(settings_for, folder):
+def test_a_restarted_run_resumes_from_its_checkpoint_or_starts_over_without_one(settings_for, folder):
     settings = settings_for()
     with RunDirectory.create(settings):
         pass  # it failed before the first checkpoint

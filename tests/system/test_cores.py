@@ -221,5 +221,7 @@ assert len(os.sched_getaffinity(0)) == len(before.affinity)
 cores.pin_to(before.numbers[:1])
 assert cores.observe() == before
 print(sorted(os.sched_getaffinity(0)) == [before.numbers[0]])
+cores.pin_to([])
+print(sorted(os.sched_getaffinity(0)) == sorted(before.numbers))
 """
-    assert run_python(script).stdout == "True\n"
+    assert run_python(script).stdout == "True\nTrue\n"

@@ -25,7 +25,7 @@ from conftest import CARTPOLE, COINRUN, assert_same_course, command, flags, metr
 
 OPTIONS = {**CARTPOLE, "--mode": "parallel", "--num-workers": 2, "--total-updates": 8}
 DETERMINISTIC = {**OPTIONS, "--deterministic": "true"}
-FIGURES = {"policy_lag_mean", "policy_lag_max", "slot_occupancy", "learner_idle", "actor_idle"}
+METRICS = {"policy_lag_mean", "policy_lag_max", "slot_occupancy", "learner_idle", "actor_idle"}
 
 
 def parameters(run: Path) -> dict[str, torch.Tensor]:
@@ -62,15 +62,15 @@ def test_deterministic_runs_are_the_literal_loop_with_one_update_of_lag_and_repe
     assert [record["policy_lag_max"] for record in one] == [0, *[1] * 7]
     two = succeed(tmp_path / "two", DETERMINISTIC)
     again = succeed(tmp_path / "again", DETERMINISTIC)
-    course = [{name: value for name, value in record.items() if name not in FIGURES} for record in two]
-    assert course == [{name: value for name, value in record.items() if name not in FIGURES} for record in again]
+    course = [{name: value for name, value in record.items() if name not in METRICS} for record in two]
+    assert course == [{name: value for name, value in record.items() if name not in METRICS} for record in again]
     for name, value in parameters(tmp_path / "two").items():
         assert torch.equal(value, parameters(tmp_path / "again")[name]), name
     assert_same_course(two, one)
 
 
 @pytest.mark.slow
-def test_a_killed_deterministic_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_deterministic_run_resumes_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Rollouts that were played and not learnt yet are part of a checkpoint."""
     base, updates = {**DETERMINISTIC, **COINRUN, "--checkpoint-updates": 3}, 60
     whole = succeed(tmp_path / "whole", {**base, "--total-updates": updates})
@@ -82,12 +82,12 @@ def test_a_killed_deterministic_run_goes_on_as_if_nothing_had_happened(tmp_path:
     assert len(metrics(run)) < updates
     ours = succeed(run, {"--total-updates": updates}, "--resume")
     for record, expected in zip(ours, whole, strict=True):
-        for field in record.keys() - FIGURES:
+        for field in record.keys() - METRICS:
             assert record[field] == expected[field], (record["update"], field)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_actors_and_in_another_mode(tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_actors_and_in_another_mode(tmp_path: Path) -> None:
     run = tmp_path / "run"
     succeed(run, {**DETERMINISTIC, "--total-updates": 4})
     succeed(run, {"--total-updates": 8, "--num-workers": 3}, "--resume")
@@ -110,7 +110,7 @@ def test_two_learners_with_actors_of_their_own_are_one_with_all(tmp_path: Path) 
 def test_the_lag_is_logged_and_bounded_by_the_slots_and_every_step_counts(tmp_path: Path) -> None:
     run = tmp_path / "run"
     records = succeed(run, {**OPTIONS, "--total-updates": 30})
-    assert records[0].keys() >= FIGURES
+    assert records[0].keys() >= METRICS
     assert all(0 <= record["policy_lag_mean"] <= record["policy_lag_max"] for record in records)
     assert 1 <= max(record["policy_lag_max"] for record in records) <= 2 * 2  # twice the slots of an actor
     for name in ("slot_occupancy", "learner_idle", "actor_idle"):
@@ -125,7 +125,7 @@ def test_torch_leaves_the_actors_core_alone_if_there_are_kernels(kernels: str, e
     flags |= {"parallel.num_workers": 1, "hardware.num_threads": physical, "hardware.kernels": kernels}
     try:
         settings = load_settings("impala", "parallel", flags=flags)
-        with closing(ActorLearner(settings, agree_on_plan(settings, Ranks()), Ranks(), None)):
+        with closing(ActorLearner(settings, agree_on_plan(settings, Ranks(), kernels == "native"), Ranks(), None)):
             assert torch.get_num_threads() == (expected or physical)
     finally:
         torch.set_num_threads(before)
@@ -139,6 +139,6 @@ def test_rollouts_on_a_file_give_the_same_result_and_leave_nothing(tmp_path: Pat
     ours = succeed(tmp_path / "file", {**options, "--rollout-dir": folder})
     theirs = succeed(tmp_path / "memory", options)
     for record, expected in zip(ours, theirs, strict=True):
-        for field in record.keys() - FIGURES:
+        for field in record.keys() - METRICS:
             assert record[field] == expected[field], field
     assert not list(folder.iterdir())

@@ -85,7 +85,7 @@ def test_torchrun_restarts_a_run_from_its_last_checkpoint(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_signal_to_torchrun_saves_and_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
+def test_a_signal_to_torchrun_saves_and_another_number_of_ranks_resumes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     endless = torchrun(local(2), "ppo", run, {**OPTIONS, "--total-updates": 100_000})
     process = start(run, endless, "checkpoints/*_step_[1-9]*.pt")
@@ -165,7 +165,7 @@ def on_machine(names: tuple[str, str], k: int, run: Path, options: dict[str, Any
 
 
 def train_on_both(names: tuple[str, str], folder: Path, options: dict[str, Any], *more: str) -> None:
-    """The second machine never sees the run directory: it is told another path."""
+    """The second machine never sees the run directory: it is given another path."""
     second = on_machine(names, 1, folder / "elsewhere", options, *more)
     with subprocess.Popen(second, stderr=subprocess.PIPE, text=True) as other:
         command = on_machine(names, 0, folder / "run", options, *more)

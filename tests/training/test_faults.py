@@ -1,4 +1,4 @@
-"""Faults of parallel runs: real kills, hangs and signals. They end the whole run, or it goes on; nothing is left."""
+"""Faults of parallel runs: real kills, hangs and signals. They end the run, or it restarts; nothing is left."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_process_that_hangs_is_named_after_the_time_out(algorithm: str, victim
 
 
 @pytest.mark.parametrize(("algorithm", "victim"), [("ppo", "rank 1"), ("impala", "actor 0"), ("a3c", "rank 0")])
-def test_a_run_with_restarts_goes_on_from_its_last_checkpoint(algorithm: str, victim: str, tmp_path: Path) -> None:
+def test_a_run_with_restarts_resumes_from_its_last_checkpoint(algorithm: str, victim: str, tmp_path: Path) -> None:
     run, updates = tmp_path / "run", 100
     process, members = begin(algorithm, run, max_restarts=1, total_updates=updates)
     members[victim].kill()
@@ -194,7 +194,7 @@ def test_a_killed_parent_takes_all_with_it(algorithm: str, tmp_path: Path) -> No
     assert shared_memory() <= before
     state = read_state(run)
     assert state is not None
-    assert (state.state, state.reason) == ("failed", "its process ended without a word")
+    assert (state.state, state.reason) == ("failed", "its process ended without reporting an error")
 
 
 def test_a_run_on_one_machine_listens_on_loopback_only(tmp_path: Path) -> None:

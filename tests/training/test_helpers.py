@@ -1,4 +1,4 @@
-"""Processes that handle commands: replies, memory, silence and bugs of real ones."""
+"""Processes that execute commands: replies, memory, silence and bugs of real ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_answers_its_own_orders_and_its_memory_counts() -> None:
         assert helpers.memory().memory_gb > machine.memory().memory_gb + 2 * 0.005  # an interpreter each, at least
 
 
-def test_one_that_is_silent_is_named_though_the_other_goes_on_answering() -> None:
+def test_one_that_does_not_reply_is_named_while_the_other_replies() -> None:
     with closing(Helpers("helper", double, [0, 0], timeout=3)) as helpers:
         helpers.send(1, 0)
         with pytest.raises(RankFailedError, match=r"helper 1 failed: it did not answer for parallel.timeout_seconds=3"):
@@ -48,7 +48,7 @@ def test_one_that_is_silent_is_named_though_the_other_goes_on_answering() -> Non
                 helpers.replies()
 
 
-def test_a_bug_is_told_with_its_traceback_and_in_one_line() -> None:
+def test_a_bug_is_reported_with_its_traceback_and_in_one_line() -> None:
     with closing(Helpers("helper", double, [0], timeout=60)) as helpers:
         helpers.send(0, -5)
         with pytest.raises(RankFailedError, match=r"(?s)helper 0 failed:.*Traceback.*-5 is negative") as error:
@@ -58,10 +58,10 @@ def test_a_bug_is_told_with_its_traceback_and_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("dies", ["before the first command", "during a command"])
-def test_a_helper_whose_leader_has_died_leaves_without_a_word(dies: str) -> None:
+def test_a_helper_whose_leader_has_died_exits_silently(dies: str) -> None:
     """It is killed a moment later; what it would print until then explains nothing."""
     leader, helper = multiprocessing.Pipe()
-    leader.send("an command")
+    leader.send("a command")
     if dies == "before the first command":
         leader.close()
     serve(helper, StopRequest(), lambda command: leader.close())

@@ -1,4 +1,4 @@
-"""A3C: one worker is A2C, several share their parameters, and a run goes on after an interruption."""
+"""A3C: one worker is A2C, several share their parameters, and an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlcluster.training.pending import pack
 from conftest import CARTPOLE, COINRUN, metrics, train
 
 OPTIONS = {**CARTPOLE, "--n-steps": 5, "--mode": "parallel", "--num-workers": 2, "--total-updates": 60}
-FIGURES = {"staleness_mean", "staleness_max"}
+METRICS = {"staleness_mean", "staleness_max"}
 
 
 def succeed(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def test_one_worker_is_a2c_with_the_same_settings(name: str, tmp_path: Path) -> 
 
 def test_workers_step_the_same_parameters_and_their_staleness_is_logged(tmp_path: Path) -> None:
     records = succeed("a3c", tmp_path / "run", OPTIONS)
-    assert records[0].keys() >= FIGURES
+    assert records[0].keys() >= METRICS
     assert [record["update"] for record in records] == list(range(1, 61))
     assert records[-1]["steps_global"] >= 60 * 4 * 5
     assert any(record["staleness_max"] > 0 for record in records)
@@ -86,7 +86,7 @@ def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp
     assert record["steps_global"] >= steps["before"]
 
 
-def test_workers_with_several_threads_share_out_the_cores(tmp_path: Path) -> None:
+def test_workers_with_several_threads_partition_the_cores(tmp_path: Path) -> None:
     physical = cores.observe().physical
     options = {key: value for key, value in OPTIONS.items() if key != "--num-workers"}
     result = train("a3c", tmp_path / "run", {**options, "--total-updates": 1, "--num-threads": physical})

@@ -1,4 +1,4 @@
-"""What all engines have in common: an interrupted asynchronous run goes on with its counters."""
+"""What all engines have in common: an interrupted asynchronous run resumes with its counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = {**CARTPOLE, "--mode": "parallel", "--num-workers": 2, "--total-update
 @pytest.mark.parametrize(
     ("algorithm", "number", "workers_then"), [("impala", signal.SIGTERM, 2), ("a3c", signal.SIGINT, 3)]
 )
-def test_an_interrupted_run_goes_on_with_its_counters(
+def test_an_interrupted_run_resumes_with_its_counters(
     algorithm: str, number: signal.Signals, workers_then: int, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

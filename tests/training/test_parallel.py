@@ -69,7 +69,7 @@ def test_the_mode_changes_nothing_but_the_speed(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_workers_and_in_another_mode(tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_workers_and_in_another_mode(tmp_path: Path) -> None:
     options = options_for("coinrun", "ppo")
     train("ppo", tmp_path / "whole", {**options, "--total-updates": 6})
     run = tmp_path / "run"

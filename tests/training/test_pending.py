@@ -21,7 +21,7 @@ def ready(first: int, num_envs: int, number: int) -> Collected:
     return Collected(rollout, [Episode(0, env, float(number), 5) for env in range(first, first + num_envs)])
 
 
-def told(content: dict[str, list[torch.Tensor]], envs: range) -> list[tuple[list[int], float, list[int]]]:
+def described(content: dict[str, list[torch.Tensor]], envs: range) -> list[tuple[list[int], float, list[int]]]:
     return [
         (one.rollout.envs.tolist(), float(one.rollout.rewards[0, 0]), [episode.env for episode in one.episodes])
         for one in from_checkpoint(content, envs)
@@ -31,7 +31,7 @@ def told(content: dict[str, list[torch.Tensor]], envs: range) -> list[tuple[list
 def test_the_first_of_each_environment_comes_before_the_second_whoever_was_faster() -> None:
     arrived = [ready(0, 2, 1), ready(0, 2, 2), ready(2, 2, 1), ready(2, 2, 2)]
     content = {"pending": to_checkpoint(arrived, Ranks())}
-    assert [(envs, number) for envs, number, _ in told(content, range(4))] == [
+    assert [(envs, number) for envs, number, _ in described(content, range(4))] == [
         ([0, 1], 1.0),
         ([2, 3], 1.0),
         ([0, 1], 2.0),
@@ -41,5 +41,5 @@ def test_the_first_of_each_environment_comes_before_the_second_whoever_was_faste
 
 def test_a_rank_takes_the_trajectories_and_episodes_of_its_own_environments() -> None:
     content = {"pending": to_checkpoint([ready(0, 3, 1), ready(3, 1, 1)], Ranks())}
-    assert told(content, range(2, 4)) == [([2], 1.0, [2]), ([3], 1.0, [3])]
+    assert described(content, range(2, 4)) == [([2], 1.0, [2]), ([3], 1.0, [3])]
     assert not from_checkpoint({}, range(4))

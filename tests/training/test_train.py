@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -15,16 +16,20 @@ import pytest
 import torch
 import yaml
 
+from rlcluster.exchange.ranks import Ranks
 from rlcluster.plan import Plan
 from rlcluster.runs.checkpoint import load_checkpoint
-from rlcluster.runs.fields import FIELDS
+from rlcluster.runs.fields import names_of
 from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings
+from rlcluster.system.errors import UserError
+from rlcluster.system.signals import StopRequest
+from rlcluster.training import planning
+from rlcluster.training import train as train_module
 
 from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, start, train
 
 ENDLESS = {"--total-updates": 100_000}
-EVERYWHERE = {field.name for field in FIELDS if field.producer not in ("impala", "a3c")}
 SUMMARY = [
     *("algorithm", "mode", "env", "network", "num_envs", "world_size", "num_workers", "num_threads", "num_cores"),
     *("duration_seconds", "total_timesteps", "total_updates", "average_fps", "final_fps"),
@@ -79,7 +84,7 @@ def test_every_cell_of_the_table_trains_and_leaves_the_promised_files(
     assert len(events) == 1
     records = [json.loads(line) for line in (run / "logs" / log_name / "metrics.jsonl").read_text().splitlines()]
     assert [record["update"] for record in records] == [1, 2, 3, 4, 5]
-    assert records[0].keys() >= EVERYWHERE
+    assert records[0].keys() == names_of(ALGORITHMS[algorithm].helpers_in(mode))
     assert Plan.from_dict(json.loads((run / "plan.json").read_text())).mode == mode
     summary = json.loads((run / "benchmark_metrics.json").read_text())
     assert list(summary) == SUMMARY
@@ -138,7 +143,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_the_update_saves_and_tells_how_to_go_on(
+def test_a_signal_finishes_the_update_saves_and_says_how_to_resume(
     number: signal.Signals, exit_code: int, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -168,7 +173,7 @@ def test_a_timed_run_ends_within_one_update_of_its_duration(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_when_its_budget_is_raised(tmp_path: Path) -> None:
+def test_a_finished_run_resumes_when_its_budget_is_raised(tmp_path: Path) -> None:
     options = options_for("cartpole", "a2c")
     train("a2c", tmp_path / "whole", {**options, "--total-updates": 6})
     train("a2c", tmp_path / "run", {**options, "--total-updates": 3})
@@ -287,4 +292,27 @@ def test_what_cannot_be_is_refused_before_the_run_directory_exists(
     result = rlcluster("train", "ppo", "--env", "coinrun", flag, value, "--output-dir", run)
     assert result.returncode == 2
     assert message in result.stderr
+    assert not run.exists()
+
+
+def test_impala_refuses_an_occupied_directory_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(planning, "measure", lambda settings, num_envs: pytest.fail("measured before the refusal"))
+    settings = load_settings(
+        "impala", "parallel", flags={"env.name": "CartPole-v1", "output.output_dir": str(tmp_path)}
+    )
+    with pytest.raises(UserError, match="exists; continue it with --resume"):
+        train_module._train_on_rank(settings, False, Ranks(), StopRequest())
+
+
+def test_impala_is_refused_on_other_processors_before_the_run_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    run = tmp_path / "run"
+    settings = load_settings("impala", "parallel", flags={"env.name": "CartPole-v1", "output.output_dir": str(run)})
+    with pytest.raises(UserError, match="this processor is aarch64; use --mode sequential"):
+        train_module._train_on_rank(settings, False, Ranks(), StopRequest())
     assert not run.exists()

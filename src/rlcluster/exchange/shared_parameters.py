@@ -31,7 +31,7 @@ class SharedParameters:
     """One process's view of the learner's published parameters."""
 
     def __init__(self, path: Path, size: int) -> None:
-        _require_store_order()
+        require_store_order()
         memory = map_file(path, _num_bytes(size))
         header = memory[:HEADER_BYTES].view(torch.int64)
         self._begun, self._announced = header[:1], header[1:2]
@@ -61,7 +61,7 @@ class SharedParameters:
                 raise ValueError(f"version {version} is overwritten: {int(self._begun)} has begun")
 
 
-def _require_store_order() -> None:
+def require_store_order() -> None:
     """Raises a UserError where a reader could see a version's number before its values."""
     processor = platform.machine()
     if processor.lower() not in ("x86_64", "amd64"):

@@ -18,8 +18,10 @@ from rlcluster.experiments.commands import failure_text, rlcluster_command, run_
 from rlcluster.experiments.scaling_output import table_text, write_plots, write_runs, write_summary
 from rlcluster.experiments.scaling_statistics import RunRow, State, medians, summarise
 from rlcluster.networks import policy
+from rlcluster.plan import ranks_that_fit
 from rlcluster.runs.files import make_folders, refuse_occupied
 from rlcluster.runs.metrics import copy_metrics
+from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import cores, machine
@@ -65,28 +67,29 @@ class Case(NamedTuple):
 
 def scale_command(request: ScaleRequest) -> int:
     """Runs all cases, writes and prints the results; returns 0 if every run finished."""
-    cases = plan(request)
+    cases = plan_cases(request)
     settings = cases[0].settings
-    ranks_that_fit = max(1, cores.observe().physical // (settings.hardware.num_threads or 1))
+    fitting = ranks_that_fit(_threads(settings), cores.observe())
     make_folders(request.output_dir, request.output_dir / "runs", request.output_dir / "logs")
     with StopRequest(ignores_second_signal=True) as stop:  # a second signal must not orphan a run
         rows = _run_all(request, cases, stop)
-        summary = summarise(rows, ranks_that_fit)
-        write_summary(request.output_dir, summary, _facts(request, settings, ranks_that_fit))
-        write_plots(request.output_dir, summary, ranks_that_fit)
-    say("\n" + table_text(summary, rows, settings, ranks_that_fit))
+        summary = summarise(rows, fitting)
+        write_summary(request.output_dir, summary, _facts(request, settings, fitting))
+        write_plots(request.output_dir, summary, fitting)
+    say("\n" + table_text(summary, rows, settings, fitting))
     say(f"Results saved to: {request.output_dir}")
     if stop.signal_number is not None:
         return 128 + stop.signal_number
     return EXIT_RUN_FAILED if any(row.state == "failed" for row in rows) else 0
 
 
-def plan(request: ScaleRequest) -> list[Case]:
+def plan_cases(request: ScaleRequest) -> list[Case]:
     """The cases, smallest world size first; raises UserError for any problem that can be found before the first run."""
     flags = _common_flags(request)
     base = load_settings(request.algorithm, MODE, request.config, flags)
     if base.traits.helpers:
-        raise UserError(f"scale {base.algorithm}: only algorithms with identical ranks can be scaled; use ppo or a2c")
+        others = " or ".join(name for name, record in ALGORITHMS.items() if record.helpers is None)
+        raise UserError(f"scale {base.algorithm}: only algorithms with identical ranks can be scaled; use {others}")
     if "hardware.num_threads" not in flags and base.hardware.num_threads is None:
         flags["hardware.num_threads"] = "1"
     _refuse_too_many_ranks(request, base.env.num_envs)
@@ -214,13 +217,19 @@ def _state(exit_code: int, errors: str, is_measured: bool, stop: StopRequest) ->
     return "failed", failure_text(exit_code, errors)
 
 
-def _facts(request: ScaleRequest, settings: Settings, ranks_that_fit: int) -> dict[str, object]:
+def _facts(request: ScaleRequest, settings: Settings, fitting: int) -> dict[str, object]:
     return {
         "world_sizes": sorted(set(request.world_sizes)),
         "scalings": request.scalings,
         "repeats": request.repeats,
         "warmup_iters": request.warmup_iters,
-        "workers_that_fit": ranks_that_fit,
+        "workers_that_fit": fitting,
         "settings": settings.to_dict(),
-        "machine": machine.facts(settings.hardware.num_threads or 1),
+        "machine": machine.facts(_threads(settings)),
     }
+
+
+def _threads(settings: Settings) -> int:
+    """Of a rank."""
+    assert settings.hardware.num_threads is not None, "plan_cases sets it"
+    return settings.hardware.num_threads

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from rlcluster.plan import forecast
-from rlcluster.settings.algorithms import ALGORITHMS
+from rlcluster.settings.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from rlcluster.settings.games import game_name
 from rlcluster.settings.loading import flatten, hint, load_settings, override, read_file
 from rlcluster.settings.schema import (
@@ -57,7 +57,7 @@ class EvaluationPlan(Section):
 class SuitePlan(Section):
     """A suite: every combination of the four lists is a cell."""
 
-    algorithms: Annotated[tuple[AlgorithmName, ...], Field(min_length=1)] = ("ppo",)
+    algorithms: Annotated[tuple[AlgorithmName, ...], Field(min_length=1)] = (DEFAULT_ALGORITHM,)
     modes: Annotated[tuple[ModeName, ...], Field(min_length=1)] = ("parallel",)
     games: Annotated[tuple[str, ...], Field(min_length=1)] = ("coinrun",)
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (1,)

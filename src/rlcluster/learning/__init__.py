@@ -1,1 +1,1 @@
-"""From a rollout to a step of the optimizer: actor, targets, losses, learner."""
+"""From a rollout to a step of the optimiser: actor, targets, losses, learner."""

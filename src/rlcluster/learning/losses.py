@@ -1,5 +1,5 @@
 """The losses of PPO and A2C. Each returns sums over its samples: the caller divides by the global count,
-so that cutting a minibatch into chunks, or dealing it to ranks, changes nothing but rounding.
+so that cutting a minibatch into chunks, or partitioning it over ranks, changes only rounding.
 """
 
 from __future__ import annotations

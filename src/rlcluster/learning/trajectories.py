@@ -79,9 +79,7 @@ class Trajectories:
         return make_minibatches(observations, samples, slices, statistics, self._chunk_size)
 
     def _completed(self, rollout: Rollout, rewards: Tensor) -> Rollout:
-        """The rollout with these rewards, and with the value of the state where each trajectory ends: those who act
-        leave it to the policy that learns.
-        """
+        """The rollout with these rewards, and with bootstrap values from the policy that learns."""
         with torch.no_grad():
             last_values = self._policy(rollout.last_observations).values
         next_values = rollout.next_values.clone()

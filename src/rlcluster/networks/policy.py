@@ -58,12 +58,10 @@ class ActorCritic(nn.Module):
             return "torch"
         return self.trunk.kernels.instruction_set
 
-    def keep_threads_for_kernels(self, num_threads: int) -> bool:
-        """Fixes the thread count of our own convolutions, independently of torch's. False if there are none."""
-        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None:
-            return False
-        self.trunk.kernels.num_threads = num_threads
-        return True
+    def keep_threads_for_kernels(self, num_threads: int) -> None:
+        """Fixes the thread count of our own convolutions, if there are any, independently of torch's."""
+        if isinstance(self.trunk, ConvolutionalTrunk) and self.trunk.kernels is not None:
+            self.trunk.kernels.num_threads = num_threads
 
     def forward(self, observations: Tensor) -> PolicyOutput:
         """[B, H, W, C] bytes, or [B, ...] floats."""
@@ -131,7 +129,7 @@ class ConvolutionalTrunk(nn.Module):
             if self.must_use_kernels:
                 raise UserError(f"hardware.kernels=native does not support {problem}; use auto")
             self.has_fallen_back = True
-            _warn_of_fallback(problem)
+            _warn_of_fallback(f"the kernels do not support {problem}")
         return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
 
     def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
@@ -248,6 +246,7 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
     except KernelsMissingError as error:
         if kernels == "native":
             raise UserError(f"hardware.kernels=native: {error}; or use auto") from None
+        _warn_of_fallback(str(error))
         return None
 
 
@@ -263,7 +262,7 @@ def _warn_of_fallback(problem: str) -> None:
     global _has_warned_of_fallback  # noqa: PLW0603 - a process warns once, however many policies it has
     if not _has_warned_of_fallback:
         _has_warned_of_fallback = True
-        warn(f"hardware.kernels=auto: the kernels do not support {problem}; PyTorch runs these convolutions")
+        warn(f"hardware.kernels=auto: {problem}; PyTorch runs these convolutions")
 
 
 def _to_channels_last(observations: Tensor) -> Tensor:

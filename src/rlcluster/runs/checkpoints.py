@@ -33,7 +33,7 @@ def checkpoints_in(folder: Path, algorithm: str) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
-    """The content of the furthest checkpoint that is whole. A damaged one is named on stderr, renamed to `*.damaged`,
+    """The content of the last intact checkpoint. A damaged one is named on stderr, renamed to `*.damaged`,
     and the one before it is taken.
     """
     whole = []
@@ -49,8 +49,18 @@ def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
         if "_step_" in path.name:
             break  # the others are older
     if not whole:
-        raise UserError(f"--resume: there is no usable checkpoint in {folder}; start a new run in another --output-dir")
+        raise _no_checkpoint(folder)
     return max(whole, key=lambda content: int(content["learner"]["steps_global"]))
+
+
+def refuse_without_checkpoint(folder: Path, algorithm: str) -> None:
+    """Raises what `newest_checkpoint` would if there are none, without reading any."""
+    if not checkpoints_in(folder, algorithm):
+        raise _no_checkpoint(folder)
+
+
+def _no_checkpoint(folder: Path) -> UserError:
+    return UserError(f"--resume: there is no usable checkpoint in {folder}; start a new run in another --output-dir")
 
 
 def checkpoints_of(path: Path) -> list[Path]:
@@ -65,12 +75,12 @@ def checkpoints_of(path: Path) -> list[Path]:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """False too for what is no run."""
+    """False also if `path` is not a run."""
     return is_run(run) and bool(checkpoints_of(run))
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that a path means: the file itself, or the furthest one of a run directory."""
+    """The checkpoint file that a path means: the file itself, or the last one of a run directory."""
     if not path.exists():
         raise UserError(f"--checkpoint {path}: there is no such file or run directory")
     if path.is_file():

@@ -25,7 +25,7 @@ def write_run_settings(path: Path, settings: Settings) -> None:
 
 
 def read_run_settings(path: Path) -> Settings:
-    """Raises a UserError, in one line, for what is no run."""
+    """Raises a UserError, in one line, if `path` is not a run."""
     if not path.exists():
         raise UserError(f"{path}: there is no such run directory")
     if not is_run(path):

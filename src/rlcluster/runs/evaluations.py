@@ -30,12 +30,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluation_file(run: Path) -> Path:
-    """Where an evaluation is written that shall count as the run's own."""
+    """Where to write an evaluation so that readers of the run find it."""
     return run / EVALUATION_FILE
 
 
 def clip_file(run: Path) -> Path:
-    """Where a video is written that shall count as the run's own."""
+    """Where to write a video so that readers of the run find it."""
     return run / CLIP_FILE
 
 
@@ -57,8 +57,8 @@ def episodes_evaluated(run: Path) -> set[int]:
 
 
 def read_evaluation(path: Path, env_name: str, warnings: list[str]) -> Evaluation | None:
-    """Of the furthest checkpoint; of those, with sampled actions. Levels from several files come together, the newest
-    file of each; evaluations in other environments are none of this run's scores.
+    """The evaluation of the last checkpoint, with sampled actions if there are several. Merges the levels of several
+    files, newest first; ignores evaluations in other environments.
     """
     found: dict[tuple[int, bool], Evaluation] = {}
     for file in sorted(path.glob(EVALUATION_FILES), key=lambda file: file.stat().st_mtime):
@@ -66,7 +66,7 @@ def read_evaluation(path: Path, env_name: str, warnings: list[str]) -> Evaluatio
         if data is None or game_name(str(data.get("env", env_name))) != game_name(env_name):
             continue
         if not is_evaluation(data):
-            warnings.append(f"its {file.name} is no evaluation and was skipped")
+            warnings.append(f"its {file.name} is not an evaluation and was skipped")
             continue
         key = int(data["steps_global"]), bool(data["deterministic"])
         before = found[key].results if key in found else {}

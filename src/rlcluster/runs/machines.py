@@ -17,8 +17,8 @@ LATER, FROM_UPDATE = "resumed_on", "from_update"
 
 
 def record_machine(run: Path, facts: Mapping[str, Any], update: int) -> None:
-    """This machine takes over at `update`; 0: the run begins on it. Machines none of whose updates are kept, for they
-    came after the checkpoint, are dropped.
+    """Records the machine that runs from `update` on (0: the run begins on it). Drops machines whose updates all came
+    after the checkpoint.
     """
     kept = [machine for machine in read_machines(run, []) if machine.get(FROM_UPDATE, 0) < update]
     if not kept:

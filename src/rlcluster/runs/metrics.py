@@ -113,7 +113,7 @@ def metrics_warnings(metrics: Metrics) -> list[str]:
 
 
 def number(value: object) -> float:
-    """NaN for what is no finite number."""
+    """The number, or NaN if `value` is not a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else math.nan  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def read_plan(path: Path, warnings: list[str]) -> Plan | None:
-    """None for a run of an earlier version, which has none, and, with a warning, for what is not readable."""
+    """None for a run of an earlier version, which has no plan, and, with a warning, for an unreadable file."""
     data = read_json(path / PLAN_FILE, warnings)
     if data is None:
         return None

@@ -77,7 +77,7 @@ class RecordedRun(NamedTuple):
 
 
 def read_run(path: Path) -> RecordedRun:
-    """Raises a UserError, in one line, for what is no run or has nothing to show."""
+    """Raises a UserError, in one line, if `path` is not a run or has logged nothing."""
     settings = read_run_settings(path)
     warnings: list[str] = []
     metrics = read_metrics_file(find_metrics(path, settings))

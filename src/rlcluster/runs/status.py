@@ -40,7 +40,7 @@ def read_state(run: Path) -> RunState | None:
     except (OSError, ValueError, TypeError):
         return None
     if state.state == "running" and not is_being_written(run):
-        return state._replace(state="failed", reason="its process ended without a word")
+        return state._replace(state="failed", reason="its process ended without reporting an error")
     return state
 
 
@@ -75,5 +75,15 @@ def acquire_lock(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise UserError(f"output.output_dir={path} is being written by another process; wait for it") from None
+        raise _locked(path) from None
     return lock
+
+
+def refuse_locked(path: Path) -> None:
+    """Raises what `acquire_lock` would, without taking the lock."""
+    if is_being_written(path):
+        raise _locked(path)
+
+
+def _locked(path: Path) -> UserError:
+    return UserError(f"output.output_dir={path} is being written by another process; wait for it")

@@ -41,8 +41,16 @@ class Processes(NamedTuple):
         return cls(plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores)
 
 
-def make_summary(settings: Settings, processes: Processes, totals: Totals) -> dict[str, Any]:
-    """The fields that every summary has."""
+class Measured(NamedTuple):
+    """What only the run itself knows; a summary that is derived from the log is without it."""
+
+    kernels: str  # the instruction set of our convolutions, or torch
+    background_load: float | None  # on its cores, since the run was begun or resumed
+
+
+def make_summary(
+    settings: Settings, processes: Processes, totals: Totals, measured: Measured | None = None
+) -> dict[str, Any]:
     average_fps = totals.steps / totals.seconds if totals.seconds > 0 else None
     return {
         "algorithm": settings.algorithm,
@@ -61,6 +69,7 @@ def make_summary(settings: Settings, processes: Processes, totals: Totals) -> di
         "best_reward": totals.best_reward,
         "peak_memory_gb": totals.peak_memory_gb,
         "timesteps_per_hour": average_fps and average_fps * 3600,
+        **(measured._asdict() if measured is not None else {}),
     }
 
 
@@ -99,7 +108,7 @@ def processes_without_plan(settings: Settings, machine: Mapping[str, Any], writt
 
 
 def _count(data: Mapping[str, Any], name: str) -> int | None:
-    """None for what is no number of at least 1."""
+    """None if it is not a number of at least 1."""
     value = number(data.get(name))
     return int(value) if value >= 1 else None
 

@@ -11,13 +11,19 @@ from typing import Any, Self
 
 from rlcluster.plan import Plan
 from rlcluster.runs.checkpoint import save_checkpoint, settings_of
-from rlcluster.runs.checkpoints import checkpoint_name, checkpoints_in, newest_checkpoint, step_checkpoints
+from rlcluster.runs.checkpoints import (
+    checkpoint_name,
+    checkpoints_in,
+    newest_checkpoint,
+    refuse_without_checkpoint,
+    step_checkpoints,
+)
 from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
 from rlcluster.runs.files import METRICS_FILE, SUMMARY_FILE, RunFiles, make_folders, refuse_occupied
 from rlcluster.runs.log import RunLog
 from rlcluster.runs.machines import record_machine
 from rlcluster.runs.plan_file import write_plan
-from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, write_state
+from rlcluster.runs.status import RunState, StateName, acquire_lock, read_state, refuse_locked, write_state
 from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_json
@@ -48,7 +54,7 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, settings: Settings, restarts: int = 0) -> Self:
-        """The run from its furthest usable checkpoint, which has to be of the same settings."""
+        """The run from its last usable checkpoint, which must have the same settings."""
         files = RunFiles.of(settings)
         make_folders(files.path, files.path, files.checkpoints)
         with _lock_of(files.path) as lock:
@@ -61,7 +67,7 @@ class RunDirectory:
     @classmethod
     def restart(cls, settings: Settings, restarts: int) -> Self:
         """After a failure, without a user: resumes from a checkpoint of our own, or begins again where there is none.
-        A run that another process has started is nobody's to take over, and refused as by `create`.
+        A run that another process started is refused, as by `create`.
         """
         files = RunFiles.of(settings)
         if not _was_started_by_our_parent(files.path):
@@ -168,6 +174,16 @@ def open_run(settings: Settings, resume: bool, restarts: int) -> RunDirectory:
     if resume:
         return RunDirectory.resume(settings, restarts)
     return RunDirectory.restart(settings, restarts) if restarts > 0 else RunDirectory.create(settings)
+
+
+def refuse_unusable(settings: Settings, resume: bool, restarts: int) -> None:
+    """Raises what `open_run` would for a directory that is locked, occupied or has no checkpoint; changes nothing."""
+    files = RunFiles.of(settings)
+    refuse_locked(files.path)
+    if resume:
+        refuse_without_checkpoint(files.checkpoints, settings.algorithm)
+    elif restarts == 0:
+        _refuse_existing(files, settings.algorithm)
 
 
 @contextlib.contextmanager

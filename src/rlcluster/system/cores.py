@@ -78,11 +78,11 @@ def cgroup_quota(root: Path = CGROUP_ROOT) -> float | None:
 
 
 def pin_to(numbers: Sequence[int]) -> None:
-    """Pins this process to these cores, a subset of its affinity; does nothing if there are none."""
+    """Pins this process to these cores, a subset of its affinity; if there are none, to all that it was given."""
     global _affinity_given  # noqa: PLW0603 - a process has one affinity, and pinning loses the original
-    if numbers:
+    if numbers or _affinity_given is not None:
         _affinity_given = affinity()
-        os.sched_setaffinity(0, numbers)
+        os.sched_setaffinity(0, numbers or _affinity_given)
 
 
 def limit_threads(num_threads: int) -> None:

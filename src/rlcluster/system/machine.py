@@ -156,15 +156,6 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def cpu_flags() -> list[str]:
-    """The processor's features, as Linux names them; empty elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
-    return next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
-
-
 def git_commit() -> str | None:
     """The commit of the source this package runs from; None outside a git checkout."""
     folder = Path(__file__).resolve().parent

@@ -42,12 +42,12 @@ class ActorLearner:
         own_plan = plan.ranks[ranks.rank]
         self._envs = own_plan.envs
         self._is_deterministic = settings.parallel.deterministic
-        self._tell(own_plan)
+        self._announce(own_plan)
         torch.set_num_threads(own_plan.threads)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        if policy.keep_threads_for_kernels(own_plan.threads):
-            torch.set_num_threads(own_plan.torch_threads)
+        policy.keep_threads_for_kernels(own_plan.threads)
+        torch.set_num_threads(own_plan.torch_threads)
         self.model = Model(settings, policy, self._envs, ranks)
         self._learner = Learner(settings, self.model, ranks)
         own = self._restore(restored) if restored is not None else None
@@ -102,7 +102,7 @@ class ActorLearner:
             self.model.normalizer.forget_episodes()
         return actor_state.share(content["actor"], self._envs)
 
-    def _tell(self, own: RankPlan) -> None:
+    def _announce(self, own: RankPlan) -> None:
         if self._ranks.rank == 0:
             where = "pinned to cores of their own" if own.helpers[0].cores else "not pinned"
             threads, actors = counted(own.threads, "thread"), counted(len(own.helpers), "actor")
@@ -125,7 +125,7 @@ class ActorLearner:
 
     def _take(self) -> list[Slot]:
         """The rollouts of one update."""
-        while not self._is_deterministic and self._somebody_is_late():
+        while not self._is_deterministic and self._an_actor_is_late():
             self._receive()
         taken: list[Slot] = []
         while sum(slot.rollout.num_envs for slot in taken) < len(self._envs):
@@ -137,7 +137,7 @@ class ActorLearner:
                 taken.append(slot)
         return taken
 
-    def _somebody_is_late(self) -> bool:
+    def _an_actor_is_late(self) -> bool:
         oldest = self._slots.oldest_assignment()
         return oldest is not None and self.model.updates - oldest >= self._actors.num_slots
 

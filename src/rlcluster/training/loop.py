@@ -18,7 +18,7 @@ from rlcluster.learning.learner import LearnReport
 from rlcluster.learning.model import Model
 from rlcluster.plan import Plan
 from rlcluster.runs.episodes import Episode, EpisodeHistory, EpisodeSummary
-from rlcluster.runs.summary import FINAL_FPS_UPDATES, Processes, Totals, make_summary
+from rlcluster.runs.summary import FINAL_FPS_UPDATES, Measured, Processes, Totals, make_summary
 from rlcluster.settings.schema import Settings
 from rlcluster.system.clock import Stopwatch
 from rlcluster.system.console import say, warn
@@ -146,7 +146,7 @@ class Training:
         return is_finished
 
     def _save(self, final: bool = False) -> None:
-        acting = self._engine.state()  # first: it drains the workers
+        acting = self._engine.state()  # first: it waits for running helpers
         content = {
             "settings": self._settings.to_yaml(),
             "learner": self._model.state(),
@@ -228,8 +228,5 @@ class Training:
             best_reward=self._episodes.best_reward,
             peak_memory_gb=self._agreed.peak_memory_gb,
         )
-        return {
-            **make_summary(self._settings, Processes.of(self._plan), totals),
-            "kernels": self._model.policy.kernels,
-            "background_load": self._background_load.share(),  # since the run was begun or resumed
-        }
+        measured = Measured(self._model.policy.kernels, self._background_load.share())
+        return make_summary(self._settings, Processes.of(self._plan), totals, measured)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rlcluster.exchange.ranks import Ranks
-from rlcluster.plan import Plan, Rates, needs_rates, partition, refuse_idle_helpers, resolve
+from rlcluster.plan import Plan, RankInputs, Rates, needs_rates, partition, refuse_idle_helpers, resolve
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
@@ -17,20 +18,19 @@ MEASURED_ENVIRONMENTS = 16
 MEASURED_STEPS = 32
 
 
-def agree_on_plan(settings: Settings, ranks: Ranks) -> Plan:
+def agree_on_plan(settings: Settings, ranks: Ranks, has_kernels: bool = True) -> Plan:
     """Called once by every rank, before its loop starts."""
     envs = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
-    refuse_idle_helpers(settings, envs)
+    refuse_idle_helpers(settings, envs)  # before anything is measured
     rates = measure(settings, len(envs)) if needs_rates(settings) else None
-    own = json.dumps({"cores": cores.observe(), "placement": ranks.placement, "rates": rates}).encode()
-    reports = [json.loads(part) for part in ranks.gather_bytes([own])]
-    machines = [_cores(*one["cores"]) for one in reports]
-    placements = [Placement(*one["placement"]) for one in reports]
-    return resolve(settings, machines, placements, [one["rates"] and Rates(*one["rates"]) for one in reports])
+    own = json.dumps(RankInputs(cores.observe(), ranks.placement, rates, has_kernels)).encode()
+    return resolve(settings, [_inputs(*json.loads(part)) for part in ranks.gather_bytes([own])])
 
 
-def _cores(allowed: int, affinity: list[list[int]]) -> Cores:
-    return Cores(allowed, tuple(Core(*core) for core in affinity))
+def _inputs(observed: list[Any], placement: list[Any], rates: list[float] | None, has_kernels: bool) -> RankInputs:
+    allowed, affinity = observed
+    own_cores = Cores(allowed, tuple(Core(*core) for core in affinity))
+    return RankInputs(own_cores, Placement(*placement), None if rates is None else Rates(*rates), has_kernels)
 
 
 def measure(settings: Settings, num_envs: int) -> Rates:
@@ -56,7 +56,7 @@ def _measure(number: int, stop: StopRequest, settings_json: str) -> Rates:
     from rlcluster.training.synchronous import Synchronous
 
     settings, ranks = Settings.model_validate_json(settings_json), Ranks()
-    plan = resolve(settings, [cores.observe()], [ranks.placement], [None])
+    plan = resolve(settings, [RankInputs(cores.observe(), ranks.placement)])
     engine = Synchronous(settings, plan, ranks, None)
     for _ in range(2):  # the first one warms up
         ranks.timer.reset()

@@ -150,7 +150,9 @@ def _join_and_train(
     )
     own = settings.model_dump_json().encode() if placement.rank == 0 else None
     settings = Settings.model_validate_json(ranks.broadcast(own))
-    cores.limit_threads(share_of_rank(settings, cores.observe(), placement).threads)
+    threads = share_of_rank(settings, cores.observe(), placement).threads
+    if threads != share.threads:  # rank 0 was given another number
+        cores.limit_threads(threads)
     max_restarts = ranks.broadcast(str(placement.max_restarts).encode() if placement.rank == 0 else None)
     ranks.placement = placement._replace(max_restarts=int(max_restarts))
     return _train_on_rank(settings, resume, ranks, stop)
@@ -168,8 +170,8 @@ def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopReq
     kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
-    _refuse_rollout_dir(settings.hardware.rollout_dir)
-    plan = agree_on_plan(settings, ranks)
+    _refuse_before_the_run_exists(settings, resume, ranks)
+    plan = agree_on_plan(settings, ranks, kernels is not None)
     cores.pin_to(plan.ranks[ranks.rank].cores)
     _warn_of_too_many_threads(plan, ranks.placement)
     with _open_run(settings, plan, resume, ranks) as run:
@@ -194,9 +196,18 @@ def _heading(settings: Settings, plan: Plan, network: str) -> str:
     )
 
 
-def _refuse_rollout_dir(folder: str | None) -> None:
+def _refuse_before_the_run_exists(settings: Settings, resume: bool, ranks: Ranks) -> None:
+    """What would be refused later anyway, before anything is measured or written."""
+    from rlcluster.exchange.shared_parameters import require_store_order
+    from rlcluster.runs.writer import refuse_unusable
+
+    if settings.traits.helpers_in(settings.mode) == "actors":
+        require_store_order()
+    folder = settings.hardware.rollout_dir
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"hardware.rollout_dir={folder} is not a writable folder; create it first", EXIT_STORAGE)
+    if ranks.rank == 0:
+        refuse_unusable(settings, resume, ranks.placement.restarts)
 
 
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
@@ -232,11 +243,10 @@ def _warn_of_too_many_threads(plan: Plan, placement: Placement) -> None:
     """Once per machine, counting the processes that learn on it."""
     if placement.local_rank > 0:
         return
-    own = plan.ranks[placement.rank]
-    each = len(own.helpers) if plan.learns_in_helpers else 1
-    num_processes, num_cores = placement.local_world_size * each, cores.allowed()
-    if num_processes * plan.learner_threads > num_cores:
+    learners, num_cores = plan.learners(placement.rank), plan.ranks[placement.rank].cores_allowed
+    num_processes, threads = placement.local_world_size * len(learners), learners[0]
+    if num_processes * threads > num_cores:
         warn(
-            f"{counted(num_processes, 'process')} x {counted(plan.learner_threads, 'thread')} share "
+            f"{counted(num_processes, 'process')} x {counted(threads, 'thread')} share "
             f"{counted(num_cores, 'core')}: they alternate; slower than {counted(num_cores, 'thread')} in all"
         )
