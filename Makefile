@@ -13,7 +13,7 @@ RUNS ?=
 .PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed train-impala \
 	train-impala-timed train-impala-parallel train-impala-parallel-timed train-a3c evaluate compare benchmark scale \
 	tensorboard stress \
-	bench-peers bench-network bench-modes clean
+	bench-peers bench-score bench-network bench-modes clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -95,6 +95,9 @@ types: $(INSTALLED)
 
 bench-peers: $(INSTALLED)  ## our speed versus Stable-Baselines3's and CleanRL's, in one run
 	$(BIN)/python benchmarks/peers.py $(ARGS)
+
+bench-score: $(INSTALLED)  ## minutes to a reward of 8.0 on CoinRun, versus CleanRL
+	$(BIN)/python benchmarks/time_to_score.py $(ARGS)
 
 bench-network: $(INSTALLED)  ## samples per second of each network
 	$(BIN)/python benchmarks/network.py $(ARGS)

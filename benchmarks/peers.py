@@ -128,7 +128,7 @@ def measure_pair(match: Match, num_threads: int) -> Pair:
     rewards = ("--normalize-rewards", str(match.normalizes_rewards).lower())
     start, others_before = time.perf_counter(), seconds_of_others()
     ours = measure_training("ppo", *flags, *OURS_ONLY, *rewards)
-    peer = _peer_fps(match.peer, flags, num_threads)
+    peer = peer_fps(match.peer, flags, num_threads)
     others = (seconds_of_others() - others_before) / (time.perf_counter() - start)
     pair = Pair(ours, peer, max(0.0, others))
     line = f"{match.workload}, {match.peer}, {num_threads} threads: {json.dumps(pair._asdict())}"
@@ -143,7 +143,7 @@ def _shared_flags(match: Match, num_threads: int) -> tuple[str, ...]:
     return (*workload.flags, *levels, *MATHEMATICS, *run_length)
 
 
-def _peer_fps(peer: str, flags: tuple[str, ...], num_threads: int) -> float:
+def peer_fps(peer: str, flags: tuple[str, ...], num_threads: int) -> float:
     command = [str(PEER_PYTHON), str(ROOT / "benchmarks" / f"peer_{peer}.py"), *flags]
     threads = {variable: str(num_threads) for variable in cores.THREAD_VARIABLES}
     last_line = run(command, threads).splitlines()[-1]

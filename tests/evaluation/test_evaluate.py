@@ -92,7 +92,7 @@ def test_exploration_mode_has_no_unseen_levels() -> None:
 
 def test_the_summary_by_hand() -> None:
     summary = summarise(
-        Episodes(np.array([0.0, 10.0, 10.0, 0.0]), np.array([2, 4, 6, 8]), np.array([0, 1, 1, 0], bool))
+        Episodes(np.array([0.0, 10.0, 10.0, 0.0]), np.array([2, 4, 6, 8]), np.array([0, 1, 1, 0], bool), 0.3)
     )
     assert summary["reward_mean"] == 5
     assert summary["reward_std"] == 5
@@ -101,7 +101,7 @@ def test_the_summary_by_hand() -> None:
 
 
 def interval_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
-    low, high = summarise(Episodes(rewards, np.ones(len(rewards), np.int64), None))["reward_interval_95"]
+    low, high = summarise(Episodes(rewards, np.ones(len(rewards), np.int64), None, 0.3))["reward_interval_95"]
     return low, high
 
 

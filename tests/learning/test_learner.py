@@ -15,7 +15,7 @@ from rlcluster.learning.learner import Learner, LearnReport, NotFiniteError
 from rlcluster.learning.minibatches import Minibatches
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
-from rlcluster.learning.sums import action_information, explained_variance
+from rlcluster.learning.sums import explained_variance, information
 from rlcluster.learning.targets import Targets
 from rlcluster.networks.policy import make_policy
 from rlcluster.settings.loading import load_settings
@@ -362,7 +362,7 @@ def test_action_information_is_zero_for_a_blind_policy_and_log_a_for_one_that_al
     expected = {"blind": 0.0, "looking": math.log(2), "between": math.log(2) - entropy["between"] / 2}
     for name, total in entropy.items():  # the marginal is 1/2, 1/2 in all three
         totals = torch.tensor([0.0, 0.0, 0.0, total, 0.0, 0.0, 2.0, 1.0, 1.0], dtype=torch.float64)
-        assert action_information(totals) == pytest.approx(expected[name])
+        assert information(totals) == pytest.approx(expected[name])
 
 
 def test_action_information_of_an_update_is_that_of_its_logits() -> None:

@@ -15,6 +15,7 @@ from rlcluster import environments
 from rlcluster.environments.interface import VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.evaluation.frames import Screen, VideoFile
+from rlcluster.networks.information import InformationMeter
 from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
 from rlcluster.reports import statistics
 from rlcluster.reports.output_paths import check_output_file
@@ -41,6 +42,7 @@ class Episodes(NamedTuple):
     rewards: np.ndarray[Any, np.dtype[np.float64]]  # [K]
     lengths: np.ndarray[Any, np.dtype[np.int64]]  # [K]
     completed: np.ndarray[Any, np.dtype[np.bool_]] | None  # [K] whether the level was completed
+    action_information: float  # nats; 0 for a policy that ignores its observations
 
 
 class Agent(NamedTuple):
@@ -145,10 +147,11 @@ def play(
     quota = np.array([len(range(k, num_episodes, num_envs)) for k in range(num_envs)])
     played: list[list[tuple[float, int, bool]]] = [[] for _ in range(num_envs)]
     rewards, lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
-    actions = np.zeros(num_envs, np.int64)
+    actions, information = np.zeros(num_envs, np.int64), InformationMeter(vector.spec.num_actions)
     try:
         while (active := np.flatnonzero(quota > 0)).size:
             logits = policy(torch.from_numpy(vector.observations[active])).logits
+            information.add(logits)
             draws = torch.from_numpy(next(noise)[active])
             chosen = logits.argmax(-1) if deterministic else sample_actions(logits, draws)
             actions[active] = chosen.numpy()
@@ -170,6 +173,7 @@ def play(
         np.array([reward for reward, _, _ in flat]),
         np.array([length for _, length, _ in flat]),
         np.array([done for _, _, done in flat]) if completed is not None else None,
+        information.value(),
     )
 
 
@@ -187,6 +191,7 @@ def summarise(episodes: Episodes) -> dict[str, Any]:
         "length_mean": float(lengths.mean()),
         "length_std": float(lengths.std()),
         "levels_completed": None if episodes.completed is None else float(episodes.completed.mean()),
+        "action_information": episodes.action_information,
     }
 
 
@@ -206,6 +211,7 @@ def results_text(result: dict[str, Any], levels: str) -> str:
     ]
     if result["levels_completed"] is not None:
         lines.append(f"Levels Completed: {result['levels_completed']:.1%}")
+    lines.append(f"Action Information: {result['action_information']:.3f} nats (0: the policy ignores what it sees)")
     return "\n".join([*lines, "=" * WIDTH])
 
 

@@ -18,14 +18,7 @@ from rlcluster.learning.losses import LOSSES, Loss
 from rlcluster.learning.minibatches import Minibatches
 from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
-from rlcluster.learning.sums import (
-    NUM_SCALARS,
-    action_information,
-    explained_variance,
-    loss_sums,
-    mean_losses,
-    no_losses,
-)
+from rlcluster.learning.sums import NUM_SCALARS, explained_variance, information, loss_sums, mean_losses, no_losses
 from rlcluster.learning.trajectories import Trajectories
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
@@ -146,7 +139,7 @@ class Learner:
         totals = self._ranks.sum_(torch.cat([sums, spread, grad_norm]))
         return LearnReport(
             **mean_losses(totals),
-            action_information=action_information(totals[: len(sums)]),
+            action_information=information(totals[: len(sums)]),
             explained_variance=explained_variance(totals[len(sums) : -1], num_samples),
             grad_norm=float(totals[-1]) / self._ranks.world_size,
             learning_rate=learning_rate,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlcluster.learning.losses import SCALARS, LossSums, Samples
+from rlcluster.networks.information import action_information
 
 NUM_SCALARS = len(SCALARS) + 1  # and the number of samples
 
@@ -40,13 +41,10 @@ def mean_losses(totals: Tensor) -> dict[str, float]:
     return {name: total / num_samples for name, total in zip(SCALARS, losses, strict=True)}
 
 
-def action_information(totals: Tensor) -> float:
-    """H(mean over samples of pi) - mean of H(pi), in nats: what the observation says about the action. 0 for a policy
-    that does not look at its observations. From the `loss_sums` of all ranks.
-    """
-    means = mean_losses(totals)
-    marginal = totals[NUM_SCALARS:] / totals[NUM_SCALARS - 1]
-    return max(0.0, float(torch.special.entr(marginal).sum()) - means["entropy"])
+def information(totals: Tensor) -> float:
+    """The action information, from the `loss_sums` of all ranks."""
+    scalars = dict(zip(SCALARS, totals.tolist(), strict=False))
+    return action_information(totals[NUM_SCALARS:], scalars["entropy"], float(totals[NUM_SCALARS - 1]))
 
 
 def moments(values: Tensor) -> Tensor:

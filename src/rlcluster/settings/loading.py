@@ -230,7 +230,7 @@ def hint(location: list[str], known: Sequence[str]) -> str:
 
 
 def _combination_problems(settings: Settings) -> Iterator[Problem]:
-    parallel, training, size = settings.parallel, settings.training, settings.rollout_size
+    parallel = settings.parallel
     if parallel.sync_strategy == "parameters" and parallel.wire_dtype != "float32":
         yield Problem(
             frozenset({"parallel.sync_strategy", "parallel.wire_dtype"}),
@@ -251,9 +251,13 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: numbers chosen by "
             "measurement may differ from run to run",
         )
+    if settings.traits.has_minibatches:
+        yield from _minibatch_problems(settings)
+
+
+def _minibatch_problems(settings: Settings) -> Iterator[Problem]:
+    training, size = settings.training, settings.rollout_size
     keys = frozenset({"training.batch_size", "training.n_minibatches", "training.n_steps", "env.num_envs"})
-    if not settings.traits.has_minibatches:
-        return
     if training.batch_size is not None and training.n_minibatches is not None:
         yield Problem(
             keys,
