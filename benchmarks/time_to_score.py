@@ -1,9 +1,9 @@
 """Minutes to a good agent: until the mean of the last 500 training episodes on CoinRun reaches 8.0, on all cores.
 
-Ours are real runs in mode parallel: PPO with configs/ppo_procgen_fast.yaml and with the paper's configs/ppo_procgen.yaml,
-and IMPALA with configs/impala_parallel.yaml. A peer's minutes are the environment steps that our run of the paper's
-recipe needed over the peer's own steps per second with that recipe, measured here too: the algorithm is the same, so its
-steps are. Other processes falsify the minutes: `others` is the number of cores that they kept busy.
+Ours are real runs in mode parallel: PPO with configs/ppo_procgen_fast.yaml and with the paper's ppo_procgen.yaml, and
+IMPALA with configs/impala_parallel.yaml. A peer's minutes are the environment steps that our run of the paper's recipe
+needed, over the peer's own steps per second with that recipe, measured here too: the algorithm is the same, so it needs
+as many steps. Other processes falsify the minutes: `others` is the number of cores that they kept busy.
 
     .venv/bin/python benchmarks/time_to_score.py [--methods fast,paper,impala] [--peer cleanrl|sb3|none] [--seed 1]
 """
