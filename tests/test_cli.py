@@ -194,7 +194,7 @@ def test_a_boolean_flag_may_omit_its_value(tmp_path):
 
 
 def test_another_optimiser_on_resume_is_refused_by_its_own_name(tmp_path):
-    (tmp_path / "config.yaml").write_text("algorithm: impala\ntraining: {rmsprop_decay: 0.9}")
+    (tmp_path / "config.yaml").write_text("algorithm: a2c\ntraining: {rmsprop_decay: 0.9}")
     message = refusal("train", "--resume", "--output-dir", str(tmp_path), "--optimizer", "adam")
     assert "leave these out: training.optimizer=adam but the run has rmsprop" in message
     assert "rmsprop_decay" not in message
