@@ -28,7 +28,7 @@ setup: $(INSTALLED)  ## create .venv, install everything, check the machine
 	$(RLCLUSTER) check
 
 demo: $(INSTALLED)  ## train PPO for two minutes on all cores, evaluate it on unseen levels
-	$(RLCLUSTER) train --config configs/ppo_demo.yaml --output-dir $(DEMO) $(ARGS)
+	$(RLCLUSTER) train --config configs/ppo_demo.yaml --mode parallel --output-dir $(DEMO) $(ARGS)
 	$(RLCLUSTER) evaluate --checkpoint $(DEMO) --num-episodes 100 --levels test --json $(DEMO)/evaluation.json
 	@echo "Results: $(DEMO)/benchmark_metrics.json, evaluation.json, logs/ and checkpoints/"
 	@echo "Next:    $(RLCLUSTER) plot $(DEMO)                                   (plot its curves)"
