@@ -91,7 +91,7 @@ _A2C_DEFAULTS: Sections = {
         "normalize_advantages": False,
     },
 }
-# Chosen on Procgen (docs/results.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. The
+# Chosen on Procgen (docs/settings.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. The
 # paper's IMPALA is configs/impala_paper.yaml.
 _IMPALA_DEFAULTS: Sections = {
     "env": {"num_envs": 64},
