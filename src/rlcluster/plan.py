@@ -135,9 +135,7 @@ def needs_rates(settings: Settings) -> bool:
 
 def num_local_ranks(settings: Settings, cores: Cores) -> int:
     """Ranks of a run on one machine without a launcher."""
-    if settings.mode == "sequential":
-        return 1
-    return settings.given_ranks or min(settings.processes(cores.physical, None), settings.env.num_envs)
+    return settings.given_ranks or min(cores.physical, settings.env.num_envs)
 
 
 def local_placements(world_size: int) -> list[Placement]:
@@ -172,7 +170,7 @@ def share_of_rank(settings: Settings, cores: Cores, placement: Placement) -> Sha
     num_ranks = placement.local_world_size
     threads = threads_alone(settings.hardware.num_threads, cores)
     if num_ranks > 1 and settings.hardware.num_threads is None:
-        threads = max(1, cores.physical // num_ranks)
+        threads = _physical_cores_of_rank(cores, num_ranks)
     is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers
     return Share(threads, _cores_of_rank(cores, placement.local_rank, num_ranks, threads) if is_pinned else ())
 
@@ -211,7 +209,7 @@ def _resolve_rank(settings: Settings, inputs: RankInputs, envs: range) -> RankPl
     if helpers is None:
         return plan
     refuse_idle_helpers(settings, envs)
-    available = ranks_that_fit(num_ranks, cores)  # physical cores of this rank
+    available = _physical_cores_of_rank(cores, num_ranks)
     exclusive = _exclusive_cores(cores, share, available, num_ranks)
     if helpers == "workers":
         return _with_workers(plan, settings, available, exclusive)
@@ -279,6 +277,11 @@ def choose_split(
         if threads > 0 and actors + threads <= cores:
             candidates.append(Split(min(actors * rates.act, threads * rates.learn), actors, threads))
     return max(candidates, key=lambda candidate: (candidate.rate, -candidate.num_actors))
+
+
+def _physical_cores_of_rank(cores: Cores, num_ranks: int) -> int:
+    """Of a rank that shares its machine with others; at least 1."""
+    return max(1, cores.physical // num_ranks)
 
 
 def _cores_of_rank(cores: Cores, local_rank: int, num_ranks: int, threads: int) -> tuple[int, ...]:

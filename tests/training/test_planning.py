@@ -12,7 +12,7 @@ from rlcluster.settings.loading import load_settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.launcher import Placement
-from rlcluster.training.planning import agree_on_plan
+from rlcluster.training.planning import agree_on_plan, measure
 from rlcluster.training.train import _warn_of_too_many_threads
 
 from conftest import on_ranks
@@ -54,3 +54,11 @@ def test_more_threads_than_cores_are_warned_of_once_per_machine() -> None:
         _warn_of_too_many_threads(plan, Placement())
         _warn_of_too_many_threads(plan, Placement(local_rank=1, local_world_size=2))
     assert warnings == ["1 process x 3 threads share 2 cores: they alternate; slower than 2 threads in all"]
+
+
+def test_rates_are_measured_whatever_the_minibatches_of_the_run() -> None:
+    """128 minibatches of one sample: more than the shortened rollout has samples."""
+    flags = {"env.name": "CartPole-v1", "env.num_envs": 1, "training.n_steps": 128, "training.n_minibatches": 128}
+    rates = measure(load_settings("impala", "parallel", flags=flags), num_envs=1)
+    assert rates.act > 0
+    assert rates.learn > 0

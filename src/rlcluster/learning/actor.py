@@ -14,7 +14,7 @@ from rlcluster.environments.interface import Step, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.learning.actor_state import ActorState
 from rlcluster.learning.rollout import Rollout, RolloutShape
-from rlcluster.networks.policy import ActorCritic, sample_actions
+from rlcluster.networks.policy import ActorCritic, log_probs_of, sample_actions
 from rlcluster.runs.episodes import Episode
 from rlcluster.settings.schema import Settings
 
@@ -75,8 +75,7 @@ class Actor:
             rollout.observations[t] = torch.from_numpy(self.environments.observations)
             logits, rollout.values[t] = policy(rollout.observations[t])
             actions = sample_actions(logits, noise[t])
-            log_probs = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-            rollout.actions[t], rollout.log_probs[t] = actions, log_probs
+            rollout.actions[t], rollout.log_probs[t] = actions, log_probs_of(logits, actions)
             step = self.environments.step(actions.numpy())
             rollout.rewards[t] = torch.from_numpy(step.rewards)
             terminated[t] = torch.from_numpy(step.terminated)

@@ -25,7 +25,7 @@ from rlcluster.learning.rollout import Rollout
 from rlcluster.learning.shuffle import sample_slices, trajectory_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
 from rlcluster.learning.targets import Targets, VtraceCoefficients, vtrace
-from rlcluster.networks.policy import ActorCritic, PolicyOutput
+from rlcluster.networks.policy import ActorCritic, PolicyOutput, log_probs_of
 from rlcluster.settings.schema import Settings
 
 
@@ -156,7 +156,7 @@ class Chunk:
         logits = output.logits.detach().view(rollout.n_steps, -1, output.logits.shape[-1])
         values = output.values.detach().view(rollout.n_steps, -1)
         actions, dones, log_probs = (column[:, envs] for column in (rollout.actions, rollout.dones, rollout.log_probs))
-        log_ratios = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1) - log_probs
+        log_ratios = log_probs_of(logits, actions) - log_probs
         given = rollout.next_values[:, envs]
         next_values = torch.where(dones, given, torch.cat([values[1:], given[-1:]]))
         rewards = rollout.rewards[:, envs]
@@ -171,5 +171,4 @@ class Chunk:
         """[T, n], with the log-probabilities and values of `output` in place of those of the policy that acted."""
         actions = self._rollout.actions[:, self._envs]
         logits, values = output.logits.view(*actions.shape, -1), output.values.view(actions.shape)
-        log_probs = torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return Samples(actions, log_probs, values, *targets)
+        return Samples(actions, log_probs_of(logits, actions), values, *targets)

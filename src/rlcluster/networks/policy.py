@@ -250,6 +250,11 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
         return None
 
 
+def log_probs_of(logits: Tensor, actions: Tensor) -> Tensor:
+    """[...] log-probabilities of the actions [...] under the logits [..., A]."""
+    return torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
 def sample_actions(logits: Tensor, noise: Tensor) -> Tensor:
     """[B] actions by inversion: the first whose cumulative probability exceeds the noise [B], uniform in [0, 1)."""
     cumulative = torch.softmax(logits.double(), -1).cumsum(-1)

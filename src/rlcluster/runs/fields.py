@@ -151,12 +151,6 @@ NAMES = frozenset(field.name for field in FIELDS)
 TAGS = {field.name: field.tag for field in FIELDS if field.tag is not None}
 
 
-def names_of(helpers: Literal["actors", "workers"] | None) -> frozenset[str]:
-    """The fields of a record of a run whose ranks lead these helpers."""
-    absent = {None: ("impala", "a3c"), "actors": ("a3c",), "workers": ("impala",)}[helpers]
-    return frozenset(field.name for field in FIELDS if field.producer not in absent)
-
-
 def refuse_unknown(names: Iterable[str]) -> None:
     """A number that nobody can look up is a bug."""
     unknown = sorted(set(names) - NAMES)

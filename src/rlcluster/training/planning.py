@@ -37,7 +37,8 @@ def measure(settings: Settings, num_envs: int) -> Rates:
     """In a process of its own: the environments that it tries leave nothing behind here."""
     env = settings.env.model_copy(update={"num_envs": min(num_envs, MEASURED_ENVIRONMENTS)})
     steps = min(settings.training.n_steps, MEASURED_STEPS)
-    shortened = settings.training.model_copy(update={"n_steps": steps})
+    # Minibatches of the default size: the given ones need not fit the shortened rollout.
+    shortened = settings.training.model_copy(update={"n_steps": steps, "batch_size": None, "n_minibatches": None})
     hardware = settings.hardware.model_copy(update={"num_threads": 1})
     tried = settings.model_copy(update={"mode": "sequential", "env": env, "hardware": hardware, "training": shortened})
     timeout_seconds = settings.parallel.timeout_seconds
