@@ -3,6 +3,8 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(if $(shell 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.installed-tools
+SOURCES := pyproject.toml setup.py constraints.txt src/rlcluster/networks/kernels/build.py $(wildcard src/rlcluster/networks/kernels/native/*)
 RLCLUSTER := $(BIN)/rlcluster
 DEMO := runs/demo_$(shell date +%Y%m%d-%H%M%S)
 SCALE := runs/scale_$(shell date +%Y%m%d-%H%M%S)
@@ -12,19 +14,25 @@ RUNS ?=
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types setup train train-timed train-parallel train-parallel-timed train-impala \
 	train-impala-timed train-impala-parallel train-impala-parallel-timed train-a3c evaluate compare benchmark scale \
-	tensorboard stress \
-	bench-peers bench-score bench-network bench-modes clean
+	tensorboard stress smoke docs \
+	bench-peers bench-score bench-network bench-modes results clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
 	@echo "Extra flags: make train ARGS='--env starpilot --num-envs 64'"
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt src/rlcluster/networks/kernels/build.py $(wildcard src/rlcluster/networks/kernels/native/*)
+$(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python scripts/install.py --constraint constraints.txt --editable '.[dev]'  # the CPU build of PyTorch
+	$(BIN)/python scripts/install.py --constraint constraints.txt --editable .  # the CPU build of PyTorch
 	@touch $@
 
-setup: $(INSTALLED)  ## create .venv, install everything, check the machine
+# What developers need as well: linter, type checker, test runner, and what our results are tested against.
+$(TOOLS): $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python scripts/install.py --constraint constraints.txt --editable '.[dev]'
+	@touch $(INSTALLED) $@
+
+setup: $(INSTALLED)  ## create .venv, install what users need, check the machine
 	$(RLCLUSTER) check
 
 demo: $(INSTALLED)  ## train PPO for two minutes on all cores, evaluate it on unseen levels
@@ -79,19 +87,26 @@ scale: $(INSTALLED)  ## how training speed scales with the number of ranks
 tensorboard: $(INSTALLED)  ## the curves of all runs, on http://localhost:6006
 	$(BIN)/tensorboard --logdir runs
 
-test: $(INSTALLED) lint types  ## lint, types and the full test suite
+test: $(TOOLS) lint types  ## lint, types and the full test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-check: $(INSTALLED) lint types  ## lint, format, types and the fast tests
+check: $(TOOLS) lint types  ## lint, format, types and the fast tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-lint: $(INSTALLED)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED)
+types: $(TOOLS)
 	$(BIN)/mypy
+
+smoke:  ## install the wheel into an empty environment (PYTHON=python3.12 too), train with it for ten seconds
+	python3 scripts/smoke.py $(PYTHON)
+
+docs: $(TOOLS)  ## the documentation as a searchable site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/docs.py
+	@echo "To read and search it, open build/site/index.html in a browser; it needs no server."
 
 bench-peers: $(INSTALLED)  ## our speed versus Stable-Baselines3's and CleanRL's, in one run
 	$(BIN)/python benchmarks/peers.py $(ARGS)
@@ -105,7 +120,10 @@ bench-network: $(INSTALLED)  ## samples per second of each network
 bench-modes: $(INSTALLED)  ## parallel versus sequential training, alternating
 	$(BIN)/python benchmarks/modes.py $(ARGS)
 
-stress: $(INSTALLED)  ## kill actors, workers and learners at random, 20 times
+results: $(INSTALLED)  ## the published results: the picture docs/images/learning.png, and the tables as Markdown
+	$(BIN)/python scripts/results.py $(ARGS)
+
+stress: $(INSTALLED)  ## kill, stop and starve runs of every algorithm and mode at random, for two minutes
 	$(BIN)/python benchmarks/stress.py $(ARGS)
 
 clean:  ## remove virtual environments and caches; keep runs/

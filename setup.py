@@ -1,5 +1,5 @@
-"""Compiles the kernels during the package build; everything else is in pyproject.toml. Without a compiler they are
-skipped, and everything runs on PyTorch.
+"""Compiles the kernels during the package build, and packs configs/ as the presets; the rest is in pyproject.toml.
+Without a compiler the kernels are skipped, and everything runs on PyTorch.
 """
 
 import sys
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
 from rlcluster.networks.kernels.build import LIBRARY, SOURCES, NoCompilerError, build
 
+ROOT = Path(__file__).parent
 NAME = f"rlcluster.networks.kernels.{LIBRARY.stem}"
 
 
@@ -30,7 +32,21 @@ class BuildKernels(build_ext):
                 old.unlink(missing_ok=True)
 
 
-root = Path(__file__).parent
-files = [str(file.relative_to(root)) for file in sorted(SOURCES.iterdir())]
+class BuildPackage(build_py):
+    """Packs the files of configs/ as rlcluster/presets/. An editable installation reads them where they are."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for file in sorted((ROOT / "configs").glob("*.yaml")):
+                target = Path(self.build_lib, "rlcluster", "presets", file.name)
+                self.mkpath(str(target.parent))
+                self.copy_file(str(file), str(target))
+
+
+files = [str(file.relative_to(ROOT)) for file in sorted(SOURCES.iterdir())]
 sources, headers = [f for f in files if f.endswith(".cpp")], [f for f in files if f.endswith(".hpp")]
-setup(cmdclass={"build_ext": BuildKernels}, ext_modules=[Extension(NAME, sources, depends=headers, optional=True)])
+setup(
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildPackage},
+    ext_modules=[Extension(NAME, sources, depends=headers, optional=True)],
+)

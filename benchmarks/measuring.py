@@ -86,7 +86,7 @@ class PausedRun:
             for metrics in self._folder.glob("logs/*/metrics.jsonl"):
                 if metrics.stat().st_size > self._size_read:
                     self._size_read = metrics.stat().st_size
-                    self._records = _records(metrics)
+                    self._records = records_of(metrics)
 
 
 def measure_training(*arguments: str) -> float:
@@ -94,11 +94,11 @@ def measure_training(*arguments: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, "-m", "rlcluster", "train", *arguments, "--output-dir", f"{folder}/run"])
         (metrics,) = Path(folder, "run", "logs").glob("*/metrics.jsonl")
-        first, *_, last = _records(metrics)
+        first, *_, last = records_of(metrics)
     return float((last["steps_global"] - first["steps_global"]) / (last["elapsed_seconds"] - first["elapsed_seconds"]))
 
 
-def _records(metrics: Path) -> list[dict[str, Any]]:
+def records_of(metrics: Path) -> list[dict[str, Any]]:
     """All complete lines of a log."""
     return [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
 

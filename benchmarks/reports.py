@@ -1,8 +1,9 @@
-"""The time of `rlcluster compare` on two long runs, and the page size for ten.
+"""The time of `rlcluster compare` on 15 long runs (5 methods x 3 seeds), and the size of their page.
 
     python benchmarks/reports.py --updates 20000 --repeats 3
 
-The runs are synthetic: each has a log of --updates updates with episodes, like an hour of training.
+The runs are synthetic: each has a log of --updates updates with episodes, like an hour of training. CPU seconds are
+those of the command and its threads: on a busy machine they say more than the wall clock.
 """
 
 from __future__ import annotations
@@ -11,15 +12,24 @@ import argparse
 import json
 import math
 import random
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlcluster.settings.loading import load_settings
+
+METHODS = (
+    ("ppo", "sequential"),
+    ("ppo", "parallel"),
+    ("a2c", "parallel"),
+    ("impala", "parallel"),
+    ("a3c", "parallel"),
+)
 
 
 def record(update: int, draw: random.Random) -> dict[str, Any]:
@@ -45,8 +55,8 @@ def record(update: int, draw: random.Random) -> dict[str, Any]:
     }
 
 
-def make_run(path: Path, mode: str, seed: int, updates: int) -> Path:
-    settings = load_settings("ppo", mode, flags={"env.seed": str(seed)})
+def make_run(path: Path, algorithm: str, mode: str, seed: int, updates: int) -> Path:
+    settings = load_settings(algorithm, mode, flags={"env.seed": str(seed)})
     logs = path / "logs" / settings.log_name
     logs.mkdir(parents=True)
     (path / "config.yaml").write_text(settings.to_yaml())
@@ -56,12 +66,19 @@ def make_run(path: Path, mode: str, seed: int, updates: int) -> Path:
     return path
 
 
-def compare(runs: list[Path], output: Path) -> float:
-    """Seconds for the whole command, including Python's start-up."""
+class Cost(NamedTuple):
+    wall_seconds: float
+    cpu_seconds: float
+
+
+def compare(runs: list[Path], output: Path) -> Cost:
+    """Of the whole command, including Python's start-up."""
     command = [sys.executable, "-m", "rlcluster", "compare", *map(str, runs), "--output", str(output)]
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(time.perf_counter() - begin, spent)
 
 
 def main() -> None:
@@ -71,14 +88,17 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = [
-            make_run(Path(folder, f"run_{k}"), "sequential" if k % 2 else "parallel", k, options.updates)
-            for k in range(10)
+            make_run(Path(folder, f"{algorithm}_{mode}_{seed}"), algorithm, mode, seed, options.updates)
+            for algorithm, mode in METHODS
+            for seed in (1, 2, 3)
         ]
-        seconds = [compare(runs[:2], Path(folder, "two")) for _ in range(options.repeats)]
-        print(f"compare, 2 runs of {options.updates:,} updates: median {statistics.median(seconds):.2f} s (bar: 5 s)")
-        seconds = [compare(runs, Path(folder, "ten")) for _ in range(options.repeats)]
-        size = Path(folder, "ten", "comparison.html").stat().st_size
-        print(f"compare, 10 runs: median {statistics.median(seconds):.2f} s, page {size / 1e6:.2f} MB (bar: 3 MB)")
+        costs = [compare(runs, Path(folder, "out")) for _ in range(options.repeats)]
+        wall, cpu = (statistics.median(values) for values in zip(*costs, strict=True))
+        size = Path(folder, "out", "comparison.html").stat().st_size
+        print(
+            f"compare, {len(runs)} runs of {options.updates:,} updates: median {wall:.2f} s, {cpu:.2f} CPU s (bar: 6 s)"
+        )
+        print(f"page: {size / 1e6:.2f} MB (bar: 1 MB)")
 
 
 if __name__ == "__main__":

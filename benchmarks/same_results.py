@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 DEPENDS_ON_TIME = {"fps", "elapsed_seconds", "memory_gb", "peak_memory_gb", "learner_idle", "actor_idle"}
-DEPENDS_ON_TIME |= {"slot_occupancy"}
+DEPENDS_ON_TIME |= {"slot_occupancy", "rank_fps_min", "rank_fps_max", "rank_slowest"}
 UPDATES = 6
 
 COMMON = ("--num-threads", "1", "--seed", "7", "--checkpoint-updates", "2")

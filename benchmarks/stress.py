@@ -1,15 +1,17 @@
-"""Kills random processes of parallel runs at random times, with restarts enabled, and checks that the runs recover.
+"""Harms runs of every algorithm and mode at random, and checks that nothing is lost and nothing hangs.
 
-Each run (IMPALA and A3C alternately, on CartPole) repeatedly loses an actor, a worker or its learner (kill -9, or
-SIGSTOP until time-out). It must resume from its last checkpoint and finish: no hang, no lost checkpoint, no orphaned
-process or shared memory, and a step counter that never falls behind the last checkpoint.
+Each round trains CartPole in one cell of the README's table, harms it once (a process of any role is killed, stopped,
+paused or signalled; the disk fills up; the reader of its output goes away; all of it is suspended), and sometimes cuts
+its newest checkpoint. The run must end as promised, or go on; leave no process and no shared memory; and resume from
+its last checkpoint to its end, with every update in its log once. A seed fixes cells, harms and delays.
 
-    .venv/bin/python benchmarks/stress.py --kills 20 --seed 0
+    .venv/bin/python benchmarks/stress.py --minutes 10 --seed 0
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import signal
@@ -17,138 +19,275 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-KILLS_PER_RUN = 4
-TIMEOUT_SECONDS = 15
-RECOVERY_SECONDS = 180.0
+from rlcluster.runs.status import read_state
+from rlcluster.settings.algorithms import ALGORITHMS
+
+TIMEOUT_SECONDS = 30  # a busy machine may keep a process waiting for many seconds
+PATIENCE_SECONDS = 180.0  # for whatever must happen; a busy machine is slow
+MORE_UPDATES = 20
 SHARED_MEMORY = Path("/dev/shm")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+DAMAGE_SHARE = 0.3
 
 
 class FailureFoundError(Exception):
     """A violated guarantee."""
 
 
+class Victim(NamedTuple):
+    """A running training and the process of it that is harmed."""
+
+    training: subprocess.Popen[str]
+    role: str  # parent, rank or helper
+    process: psutil.Process
+    members: list[psutil.Process]  # all of the run, the parent first
+    draws: random.Random
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="total number (20)")
-    parser.add_argument("--seed", type=int, default=None, help="of the times and victims; default: random")
+    parser.add_argument("--minutes", type=float, default=2.0, help="begin no further round after this time (2)")
+    parser.add_argument("--seed", type=int, default=None, help="of cells, harms and delays; default: random")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
-    draws, kills = random.Random(seed), 0
-    algorithms = ["impala", "a3c"]
-    while kills < options.kills:
-        algorithm = algorithms[kills // KILLS_PER_RUN % 2]
-        number = min(KILLS_PER_RUN, options.kills - kills)
+    print(f"seed {seed}", flush=True)
+    end, rounds = time.monotonic() + 60 * options.minutes, 0
+    for number, (algorithm, mode, harm) in enumerate(_rounds(random.Random(seed))):
+        if time.monotonic() >= end:
+            break
         with tempfile.TemporaryDirectory() as folder:
             try:
-                _stress(algorithm, Path(folder, "run"), number, draws)
+                text = _round(algorithm, mode, harm, Path(folder, "run"), random.Random(f"{seed} {number}"))
             except FailureFoundError as error:
-                sys.exit(f"stress: {algorithm}: {error}")
-        kills += number
-        print(f"{kills} of {options.kills} kills survived", flush=True)
+                sys.exit(f"stress: seed {seed}, round {number}: {algorithm} {mode}, {harm.__name__}: {error}")
+        rounds += 1
+        print(f"round {number}: {algorithm} {mode}: {text}", flush=True)
+    print(f"{rounds} rounds survived", flush=True)
 
 
-def _stress(algorithm: str, run: Path, kills: int, draws: random.Random) -> None:
-    """One run that loses `kills` processes and then finishes."""
+Harm = Callable[[Victim], int | None]  # does it, and returns the exit code that must follow; None: the run goes on
+
+
+def _rounds(draws: random.Random) -> Iterator[tuple[str, str, Harm]]:
+    """Every cell in turn, and every harm in turn, each in an order of its own."""
+    cells = [(name, mode) for name, record in ALGORITHMS.items() for mode in record.cells]
+    harms = list(HARMS)
+    for number in itertools.count():
+        if number % len(cells) == 0:
+            draws.shuffle(cells)
+        if number % len(harms) == 0:
+            draws.shuffle(harms)
+        yield *cells[number % len(cells)], harms[number % len(harms)]
+
+
+def _round(algorithm: str, mode: str, harm: Harm, run: Path, draws: random.Random) -> str:
     names_before = _shared_names()
-    process = subprocess.Popen(_command(algorithm, run, kills), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    training = subprocess.Popen(
+        _command(algorithm, mode, run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
-        saved, seen = 0, set[psutil.Process]()
-        for kill in range(kills):
-            _wait_for_restart(process, run, kill)
-            time.sleep(draws.uniform(0.0, 4.0))  # during start-up, an update or a checkpoint
-            saved = max(saved, _newest_checkpoint(run))
-            seen.update(_strike(process, draws))
-        _wait_for_restart(process, run, kills)
-        if _state(run)["steps_global"] < saved:
-            raise FailureFoundError(f"it resumed at step {_state(run)['steps_global']}, but {saved} had been saved")
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=RECOVERY_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise FailureFoundError("the run hangs") from None
+        victim = _choose(training, run, draws)
+        expected = harm(victim)
+        if expected is None:
+            _see_it_continue(training, run)
+            training.send_signal(signal.SIGTERM)
+            expected = 128 + signal.SIGTERM
+        errors = _end_of(training)
     finally:
-        process.kill()
-    if process.returncode != 128 + signal.SIGTERM:
-        raise FailureFoundError(f"exit code {process.returncode}: {errors.decode()}")
-    if left := _shared_names() - names_before:
-        raise FailureFoundError(f"shared memory left behind: {sorted(left)}")
-    if left := [member for member in seen if _is_alive(member)]:
-        raise FailureFoundError(f"processes left behind: {left}")
-    (metrics,) = run.glob("logs/*/metrics.jsonl")
-    steps = [json.loads(line)["steps_global"] for line in metrics.read_text().splitlines()]
-    if steps != sorted(steps):
-        raise FailureFoundError("steps_global decreases in the log")
+        training.kill()
+    if training.returncode != expected:
+        raise FailureFoundError(f"exit code {training.returncode}, not {expected}: {errors}")
+    if "Traceback" in errors:
+        raise FailureFoundError(errors)
+    _refuse_leftovers(victim.members, names_before)
+    damage = _damage(run, draws)
+    _resume(run, is_damaged=bool(damage))
+    return f"{harm.__name__.strip('_')} ({victim.role}){damage}: exit code {expected}, resumed and finished"
 
 
-def _command(algorithm: str, run: Path, max_restarts: int) -> list[str]:
+def _command(algorithm: str, mode: str, run: Path) -> list[str]:
+    processes = ["--num-workers", "2", "--timeout-seconds", str(TIMEOUT_SECONDS)]
     return [
-        *(sys.executable, "-m", "rlcluster", "train", algorithm, "--mode", "parallel", "--num-workers", "2"),
-        *("--env", "CartPole-v1", "--num-envs", "4", "--total-updates", "100000000", "--checkpoint-updates", "50"),
-        *("--num-threads", "1", "--timeout-seconds", str(TIMEOUT_SECONDS)),
-        *("--max-restarts", str(max_restarts), "--output-dir", str(run)),
+        *(sys.executable, "-m", "rlcluster", "train", algorithm, "--mode", mode, "--output-dir", str(run)),
+        *("--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "32", "--total-updates", "100000000"),
+        *("--num-threads", "1", "--checkpoint-updates", "20", *(processes if mode != "sequential" else ())),
     ]
 
 
-def _wait_for_restart(process: subprocess.Popen[bytes], run: Path, restarts: int) -> None:
-    """Waits until the run has restarted `restarts` times and its processes are up."""
-    deadline = time.monotonic() + RECOVERY_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            _, errors = process.communicate()
-            raise FailureFoundError(f"ended with {process.returncode} after restart {restarts}: {errors.decode()}")
-        state = _state(run)
-        if state.get("restarts") == restarts and state.get("state") == "running" and len(_members(process)) >= 3:
-            return
+# Harms
+
+
+def _kill(victim: Victim) -> int:
+    victim.process.kill()
+    return -signal.SIGKILL if victim.role == "parent" else 1
+
+
+def _stop(victim: Victim) -> int | None:
+    """For good; but nobody watches the parent, so that is continued."""
+    victim.process.suspend()
+    if victim.role != "parent":
+        return 71
+    time.sleep(victim.draws.uniform(0.0, 2.0))
+    victim.process.resume()
+    return None
+
+
+def _pause(victim: Victim) -> None:
+    victim.process.suspend()
+    time.sleep(victim.draws.uniform(0.0, TIMEOUT_SECONDS / 4))
+    victim.process.resume()
+
+
+def _suspend_all(victim: Victim) -> None:
+    """As Ctrl-Z does, for longer than the time-out."""
+    for member in victim.members:
+        member.suspend()
+    time.sleep(TIMEOUT_SECONDS + 2)
+    for member in victim.members:
+        member.resume()
+
+
+def _signal(victim: Victim) -> int:
+    number = victim.draws.choice(SIGNALS)
+    victim.process.send_signal(number)
+    return 128 + number
+
+
+def _signal_all(victim: Victim) -> int:
+    """As a terminal does."""
+    number = victim.draws.choice(SIGNALS)
+    for member in victim.members:
+        member.send_signal(number)
+    return 128 + number
+
+
+def _fill_disk(victim: Victim) -> int:
+    """No file of the process that writes the run can grow."""
+    writer = victim.members[min(1, len(victim.members) - 1)]  # rank 0, or the only process
+    writer.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+    return 74
+
+
+def _close_pipe(victim: Victim) -> None:
+    assert victim.training.stdout is not None
+    victim.training.stdout.close()
+
+
+HARMS: tuple[Harm, ...] = (_kill, _kill, _stop, _pause, _suspend_all, _signal, _signal_all, _fill_disk, _close_pipe)
+
+
+# What must hold
+
+
+def _choose(training: subprocess.Popen[str], run: Path, draws: random.Random) -> Victim:
+    """Once the run has two checkpoints, and a random moment later: in an update, or while it saves."""
+    _wait(lambda: len(_checkpoints(run)) >= 2, training, "no two checkpoints")
+    time.sleep(draws.uniform(0.0, 2.0))
+    parent = psutil.Process(training.pid)
+    ranks = _spawned(parent)
+    helpers = [helper for rank in ranks for helper in _spawned(rank)]
+    roles = {"parent": [parent], "rank": ranks, "helper": helpers}
+    role = draws.choice([name for name, members in roles.items() if members])
+    return Victim(training, role, draws.choice(roles[role]), [parent, *ranks, *helpers], draws)
+
+
+def _see_it_continue(training: subprocess.Popen[str], run: Path) -> None:
+    before = _newest_step(run)
+    _wait(lambda: _newest_step(run) > before, training, "the run does not continue")
+
+
+def _end_of(training: subprocess.Popen[str]) -> str:
+    """Its stderr."""
+    if training.stdout is not None and training.stdout.closed:
+        training.stdout = None
+    try:
+        _, errors = training.communicate(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise FailureFoundError("the run does not end") from None
+    return errors
+
+
+def _refuse_leftovers(members: list[psutil.Process], names_before: set[str]) -> None:
+    _, alive = psutil.wait_procs([member for member in members if _is_alive(member)], timeout=10)
+    if left := [member for member in alive if _is_alive(member)]:
+        raise FailureFoundError(f"processes left behind: {left}")
+    if left_names := {name for name in _shared_names() - names_before if name.startswith("rlcluster")}:
+        raise FailureFoundError(f"shared memory left behind: {sorted(left_names)}")
+
+
+def _damage(run: Path, draws: random.Random) -> str:
+    """Sometimes cuts the newest of several checkpoints; says so."""
+    files = _checkpoints(run)
+    if len(files) < 2 or draws.random() >= DAMAGE_SHARE:
+        return ""
+    newest = max(files, key=_step_of)
+    length = draws.randrange(newest.stat().st_size)
+    newest.write_bytes(newest.read_bytes()[:length])
+    return f", newest checkpoint cut to {length:,} bytes"
+
+
+def _resume(run: Path, is_damaged: bool) -> None:
+    """The run ends as if it had not been harmed."""
+    state = read_state(run)
+    if state is None or state.state == "running":
+        raise FailureFoundError(f"its status is {state}")
+    saved, updates = _newest_step(run), state.update + MORE_UPDATES
+    command = [sys.executable, "-m", "rlcluster", "train", "--resume", "--output-dir", str(run)]
+    resumed = subprocess.run(
+        [*command, "--total-updates", str(updates)], capture_output=True, text=True, timeout=600, check=False
+    )
+    if resumed.returncode != 0:
+        raise FailureFoundError(f"not resumed, exit code {resumed.returncode}: {resumed.stderr}")
+    if ("Falling back" in resumed.stderr) != is_damaged or "has lost" in resumed.stderr:
+        raise FailureFoundError(f"resumed with: {resumed.stderr}")
+    if not is_damaged and f"step {saved:,}\n" not in resumed.stdout:
+        raise FailureFoundError(f"resumed elsewhere than at step {saved:,}: {resumed.stdout}")
+    (metrics,) = run.glob("logs/*/metrics.jsonl")
+    logged = [json.loads(line)["update"] for line in metrics.read_text().splitlines()]
+    if logged != list(range(1, updates + 1)):
+        raise FailureFoundError(f"its log has {len(logged)} updates, not 1 to {updates} once each")
+
+
+def _wait(condition: Callable[[], bool], training: subprocess.Popen[str], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if training.poll() is not None:
+            raise FailureFoundError(f"{otherwise}: exit code {training.returncode}: {_end_of(training)}")
+        if time.monotonic() > deadline:
+            raise FailureFoundError(f"{otherwise} within {PATIENCE_SECONDS:g} s")
         time.sleep(0.05)
-    raise FailureFoundError(f"restart {restarts} did not happen within {RECOVERY_SECONDS:g} s")
 
 
-def _strike(process: subprocess.Popen[bytes], draws: random.Random) -> list[psutil.Process]:
-    """Kills or stops one of the run's processes; returns all of them."""
-    members = _members(process)
-    if members:
-        victim = draws.choice(members)
-        is_stopped = draws.random() < 0.2
-        print(f"  {'stop' if is_stopped else 'kill'} {victim.pid} of {len(members)}", flush=True)
-        victim.send_signal(signal.SIGSTOP if is_stopped else signal.SIGKILL)
-    return members
-
-
-def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The learner and its actors or workers."""
-    members = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if "spawn_main" in " ".join(child.cmdline()):
-                members.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return members
+def _spawned(process: psutil.Process) -> list[psutil.Process]:
+    """The ranks of a parent or the helpers of a rank, in the order of their start."""
+    children = sorted(process.children(), key=lambda child: child.create_time())
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
 def _is_alive(member: psutil.Process) -> bool:
-    """A zombie is not alive: an actor whose learner was killed stays one until init reaps it."""
+    """A zombie is not alive: a helper whose rank was killed stays one until init reaps it."""
     try:
         return member.is_running() and member.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
 
 
-def _state(run: Path) -> dict[str, int]:
-    try:
-        state: dict[str, int] = json.loads((run / "run_state.json").read_text())
-    except FileNotFoundError:
-        return {}
-    return state
+def _checkpoints(run: Path) -> list[Path]:
+    return list(run.glob("checkpoints/*_step_*.pt"))
 
 
-def _newest_checkpoint(run: Path) -> int:
-    steps = [int(path.stem.rsplit("_", 1)[1]) for path in run.glob("checkpoints/*_step_*.pt")]
-    return max(steps, default=0)
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.stem.rsplit("_", 1)[1])
+
+
+def _newest_step(run: Path) -> int:
+    return max(map(_step_of, _checkpoints(run)), default=0)
 
 
 def _shared_names() -> set[str]:

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     if report is not None and brings_cuda(report) and not install_cpu_build():
         warn(f"no CPU build of PyTorch from {CPU_INDEX}; installing the default build, which includes CUDA: 5 GB")
     exit_code = subprocess.run([*PIP, *arguments], check=False).returncode
+    if exit_code == 0:
+        print(installed_text())
     if report is None and exit_code == 0:
         warn("this pip cannot say what it installs (before 22.2); `rlcluster check` says whether PyTorch includes CUDA")
     return exit_code
@@ -38,6 +41,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
+
+
+def installed_text() -> str:
+    """What this environment now holds, and its size on disk."""
+    names = {package.metadata["Name"] for package in distributions()}
+    num_bytes = sum(file.stat().st_size for file in Path(sys.prefix).rglob("*") if file.is_file())
+    return f"{len(names)} packages in {sys.prefix}: {num_bytes / 1e9:.1f} GB"
 
 
 def would_install(*options: str) -> Any:

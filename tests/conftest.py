@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import psutil
 import pytest
 
@@ -22,11 +24,17 @@ from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
 from rlcluster.system.launcher import LOOPBACK, Placement
 from rlcluster.system.processes import run_ranks
-from rlcluster.system.signals import StopRequest
+from rlcluster.system.signals import SIGNALS, StopRequest
 
-hypothesis.settings.register_profile("unhurried", deadline=None)  # no test asserts a time
-hypothesis.settings.load_profile("unhurried")
+from chromium import open_browser
+
+# No test asserts a time, and all runs of the tests try the same examples; `--hypothesis-profile random` tries others.
+hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("fixed")
 cores.limit_threads(1)  # the tests of this process compare bits: one thread, set before torch starts
+
+import torch  # noqa: E402 - after its threads were limited
 
 from rlcluster.exchange.ranks import join_group  # noqa: E402 - it imports torch
 from rlcluster.runs.status import RunState  # noqa: E402 - it imports numpy
@@ -61,30 +69,70 @@ def command(*arguments: str | Path) -> list[str]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """The log of a run, without timings and memory."""
-    timing = {"fps", "elapsed_seconds", "memory_gb", "peak_memory_gb"}
+    timing = {"fps", "rank_fps_min", "rank_fps_max", "rank_slowest", "elapsed_seconds", "memory_gb", "peak_memory_gb"}
     (file,) = run.glob("logs/*/metrics.jsonl")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = file.read_text().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half written
     return [{k: v for k, v in record.items() if k not in timing and not k.startswith("t_")} for record in records]
 
 
-def on_ranks(world_size: int, target: Callable[..., Any], *arguments: Any) -> list[Any]:
+def on_ranks(world_size: int, target: Callable[..., Any], *arguments: Any, timeout_seconds: float = 20.0) -> list[Any]:
     """Runs target(ranks, *arguments) in one real process per rank, over a real gloo group; returns their results."""
     with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
-        return run_ranks(world_size, _on_rank, (world_size, f"{folder}/rendezvous", target, arguments), stop)
+        rendezvous = f"{folder}/rendezvous", timeout_seconds
+        return run_ranks(world_size, _on_rank, (world_size, rendezvous, target, arguments), stop)
 
 
 def _on_rank(
-    rank: int, stop: StopRequest, world_size: int, rendezvous: str, target: Callable[..., Any], arguments: Any
+    rank: int,
+    stop: StopRequest,
+    world_size: int,
+    rendezvous: tuple[str, float],
+    target: Callable[..., Any],
+    arguments: Any,
 ) -> Any:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    return target(join_group(Placement(rank, world_size, rank, world_size), 20.0, rendezvous), *arguments)
+    file, timeout_seconds = rendezvous
+    return target(join_group(Placement(rank, world_size, rank, world_size), timeout_seconds, file), *arguments)
 
 
-def start(
-    run: Path, arguments: list[str], until: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
-) -> subprocess.Popen[str]:
+_in_background: list[subprocess.Popen[Any]] = []  # of the current test
+
+
+def background(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Starts a command with pipes for its output. Whatever becomes of the test, it does not outlive it."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(arguments, **{**streams, **options})
+    _in_background.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    yield
+    while _in_background:
+        end(_in_background.pop())
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kills it and all that it has started, also if they are stopped."""
+    if process.poll() is None:
+        others = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for other in others:
+            with suppress(psutil.NoSuchProcess):  # it died with its parent
+                other.kill()
+        process.wait()
+        psutil.wait_procs(others, timeout=30)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with suppress(OSError):  # what it has not read
+                stream.close()
+
+
+def start(run: Path, arguments: list[str], until: str, **options: Any) -> subprocess.Popen[str]:
     """Starts a command in the background; returns once its run has a file that matches `until`."""
-    process = subprocess.Popen(arguments, stdout=stdout, stderr=stderr, text=True)
+    process = background(arguments, **options)
     while not list(run.glob(until)):
         if process.poll() is not None:
             raise AssertionError(process.communicate())
@@ -135,9 +183,39 @@ def _kernels(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hides the Slurm job that the tests themselves may run in."""
-    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+def _same_process() -> Iterator[None]:
+    with same_process():
+        yield
+
+
+@contextmanager
+def same_process() -> Iterator[None]:
+    """What code under test changes in this process ends with its test: cores, mask of new files, folder, variables,
+    signal handlers and threads.
+    """
+    environment, folder, threads = dict(os.environ), Path.cwd(), torch.get_num_threads()
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    mask = os.umask(0o022)
+    os.umask(mask)
+    yield
+    os.umask(mask)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if affinity is not None:
+        os.sched_setaffinity(0, affinity)
+    torch.set_num_threads(threads)
+    os.chdir(folder)
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+@pytest.fixture(autouse=True)
+def _no_scheduler(_same_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the job that the tests themselves may run in."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PBS_", "RLCLUSTER_"))]:
         monkeypatch.delenv(name)
 
 
@@ -164,6 +242,43 @@ def write_run(
         if (chosen := changes.get(key, content)) is not None:
             (path / name).write_text(json.dumps(chosen))
     return path
+
+
+FAST_RECIPE = {
+    **{"env.num_envs": "64", "policy.network": "impala"},
+    **{"training.n_steps": "256", "training.n_minibatches": "32", "training.n_epochs": "1"},
+}
+
+
+def publish_runs(folder: Path, method: str, rewards: dict[tuple[str, int], float], **flags: Any) -> None:
+    """Published runs of 1.5 M steps, by game and seed, whose reward rises evenly from 0 to the given one. They are of
+    the fast recipe unless `flags` say otherwise.
+    """
+    from rlcluster.reports.curves import Slices
+    from rlcluster.reports.published import LevelsResult, PublishedMethod, PublishedRun, method_text
+
+    positions = np.arange(1, 61)
+    runs = [
+        PublishedRun(
+            **{"game": game, "seed": seed, "state": "finished", "planned_steps": 1_500_000, "background_load": 0.02},
+            curve=Slices(25_000.0 * positions, 25.0 * positions, np.full(60, 250.0), reward * positions / 60),
+            evaluation={"test": LevelsResult(reward - 1, reward - 1.5, reward - 0.5, 300)},
+            evaluated_steps=1_500_000,
+            machine={"cpu_model": "a processor", "cores": 2, "versions": {"torch": "2"}, "git_commit": "abc"},
+        )
+        for (game, seed), reward in rewards.items()
+    ]
+    settings = load_settings(flags.pop("algorithm", None), flags.pop("mode", None), flags={**FAST_RECIPE, **flags})
+    folder.mkdir(exist_ok=True)
+    (folder / f"{method}.json").write_text(method_text(PublishedMethod(method, settings, runs)))
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder in place of the package's published runs."""
+    folder = tmp_path / "published"
+    monkeypatch.setattr("rlcluster.reports.published.published_folder", lambda: folder)
+    return folder
 
 
 def record_of(update: int, reward: float | None, fps: float) -> dict[str, Any]:
@@ -210,3 +325,9 @@ def evaluation_of(test: float, train: float | None = None, episodes: int = 50, s
             for levels, mean in results.items()
         },
     }
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened

@@ -13,13 +13,14 @@ import pytest
 
 import rlcluster
 from rlcluster.cli import main
-from rlcluster.flags import make_parser
+from rlcluster.flags import FLAG_NAMES, make_parser
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings, setting_fields
+from rlcluster.system import cores
 
 # Settings for which any string is valid; where they need a value, the empty string is the invalid one.
 TEXT_SETTINGS = {
-    *("env.name", "cluster.master_addr", "hardware.rollout_dir"),
+    *("env.name", "cluster.master_addr", "hardware.rollout_dir", "policy.init_from"),
     *("output.output_dir", "output.checkpoint_dir", "output.log_dir"),
 }
 OTHERS_SETTINGS = {
@@ -89,6 +90,14 @@ def test_the_help_names_every_command():
         assert re.search(rf"^ +{command} ", outcome.out, re.MULTILINE)
 
 
+def test_the_bare_command_shows_the_help():
+    assert run() == run("--help")
+    usage, description, options, *_ = [" ".join(part.split()) for part in run().out.split("\n\n")]
+    assert usage.startswith("usage: rlcluster ")
+    assert options.startswith("options:")
+    assert description == "Train and compare reinforcement-learning algorithms on CPUs, from a laptop to a cluster."
+
+
 def test_the_version_is_that_of_the_package():
     assert run("--version") == Outcome(0, f"rlcluster {rlcluster.__version__}\n", "")
 
@@ -96,8 +105,7 @@ def test_the_version_is_that_of_the_package():
 @pytest.mark.parametrize("command", ["train", "scale"])
 def test_every_setting_has_a_flag_in_help_all(command):
     flags = set(re.findall(r"--[a-z][a-z-]*", run(command, "--help-all").out))
-    renamed = {"env.name": "--env", "cluster.num_workers": "--cluster-num-workers"}
-    expected = {renamed.get(field.key, "--" + field.name.replace("_", "-")) for field in setting_fields()}
+    expected = {FLAG_NAMES.get(field.key, ("--" + field.name.replace("_", "-"),))[0] for field in setting_fields()}
     assert expected <= flags
 
 
@@ -158,7 +166,7 @@ def test_the_examples_of_the_help_are_commands_that_work(command, monkeypatch):
     "key", [field.key for field in setting_fields() if field.key not in TEXT_SETTINGS], ids=lambda key: key
 )
 def test_an_invalid_value_is_reported_under_the_setting(key):
-    flag = {"cluster.num_workers": "--cluster-num-workers"}.get(key, "--" + key.split(".")[1].replace("_", "-"))
+    flag = FLAG_NAMES.get(key, ("--" + key.split(".")[1].replace("_", "-"),))[0]
     algorithm = OTHERS_SETTINGS.get(key.split(".")[1], "ppo")
     assert refusal("train", algorithm, flag, "wrong").startswith(f"rlcluster: error: {key}=wrong: ")
 
@@ -213,6 +221,7 @@ def test_the_algorithm_of_the_command_line_decides_which_settings_have_an_effect
     [
         (["train", "ppo", "--nmu-envs", "8"], "train: error: unknown flag --nmu-envs; did you mean --num-envs?"),
         (["train", "--learning-rat=1"], "train: error: unknown flag --learning-rat; did you mean --learning-rate?"),
+        (["train", "--lr", "1"], "train: error: unknown flag --lr; did you mean --learning-rate?"),
         (["evaluate", "--checkpiont", "x"], "evaluate: error: unknown flag --checkpiont; did you mean --checkpoint?"),
         (["check", "--zzz"], "check: error: unknown flag --zzz; see --help"),
         (["train", "--zzz"], "train: error: unknown flag --zzz; see --help-all"),
@@ -239,7 +248,6 @@ def test_a_negative_number_in_scientific_notation_is_a_value_and_not_a_flag():
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([], "COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["train", "dqn"], "invalid choice: 'dqn'"),
         (["train", "--mode", "fast"], "invalid choice: 'fast'"),
@@ -260,6 +268,14 @@ def test_a_bad_value_is_refused_in_one_line(arguments, part):
     assert part in refusal(*arguments)
 
 
+@pytest.mark.parametrize("arguments", [["train"], ["train", "--mode", "parallel"], ["evaluate"], ["check"]])
+def test_more_threads_than_the_machine_can_run_are_refused_with_the_number_of_its_cores(arguments):
+    allowed = cores.allowed()
+    message = refusal(*arguments, "--num-threads", "100000")
+    assert message.startswith("rlcluster: error: num_threads=100000 but this process may use ")
+    assert message.endswith(f"use {allowed}, or leave it out")
+
+
 def test_several_problems_are_listed_line_by_line():
     outcome = run("train", "--num-envs", "0", "--gamma", "2")
     assert outcome.exit_code == 2
@@ -268,6 +284,40 @@ def test_several_problems_are_listed_line_by_line():
         "  env.num_envs=0: input should be greater than or equal to 1",
         "  training.gamma=2: input should be less than or equal to 1",
     ]
+
+
+PATH_FLAGS = [
+    *(("train", flag) for flag in ("--config", "--output-dir", "--checkpoint-dir", "--log-dir", "--rollout-dir")),
+    *(("evaluate", flag) for flag in ("--checkpoint", "--video", "--json")),
+    *(("compare", flag) for flag in ("--sequential", "--parallel", "--output", "")),
+    *(("plot", flag) for flag in ("--log-file", "--output", "")),
+    *(("suite", flag) for flag in ("--output-dir", "")),
+    *(("scale", flag) for flag in ("--config", "--output-dir")),
+    ("check", "--output-dir"),
+]
+
+
+@pytest.mark.parametrize(("command", "flag"), PATH_FLAGS)
+def test_every_path_of_every_command_is_refused_alike_if_no_file_can_have_it(command, flag):
+    given = [flag] if flag else []
+    assert refusal(command, *given, "a" * 300).endswith(
+        "is too long (a name of 300, a path of 300): at most 255 bytes for a name and 4095 for a path"
+    )
+    assert refusal(command, *given, "caf\udce9").endswith(": caf\\udce9: is not UTF-8; rename it")
+
+
+@pytest.mark.parametrize(("command", "flag"), PATH_FLAGS)
+def test_a_tilde_is_the_home_folder_in_every_path_of_every_command(command, flag, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    options = make_parser().parse_args(
+        [command, f"{flag}=~/q" if flag else "~/q", *(["plan"] if command == "suite" and flag else [])]
+    )
+    assert any(value in ("/home/somebody/q", ["/home/somebody/q"]) for value in vars(options).values())
+
+
+def test_a_run_in_the_home_folder_can_be_resumed_by_its_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f"--resume: {tmp_path}/q is not a run directory" in refusal("train", "--resume", "--output-dir=~/q")
 
 
 # Resuming
@@ -354,11 +404,11 @@ def heavy_outcomes(heavy_folder, request):
         ),
         (
             "an existing output directory",
-            "output.output_dir=full exists; continue it with --resume, or choose another --output-dir",
+            "output.output_dir=full exists; it is not a run: choose another --output-dir",
         ),
         (
             "a file as output directory",
-            "output.output_dir=full/file exists; continue it with --resume, or choose another --output-dir",
+            "output.output_dir=full/file exists; it is not a run: choose another --output-dir",
         ),
         (
             "a run without checkpoints",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlcluster.plan import (
+    Peers,
     Plan,
     RankInputs,
     Rates,
@@ -17,9 +18,11 @@ from rlcluster.plan import (
     needs_rates,
     num_local_ranks,
     partition,
+    peers_of,
     refuse_idle_helpers,
     resolve,
     share_of_rank,
+    threads_alone,
     with_processes,
 )
 from rlcluster.settings.loading import load_settings
@@ -43,6 +46,18 @@ def plan_for(settings: Settings, cores: Cores, rates: Rates | None = None) -> Pl
     return resolve(settings, [RankInputs(cores, placement, rates) for placement in placements])
 
 
+# Threads
+
+
+def test_threads_are_as_given_unless_that_would_be_more_than_32_per_core() -> None:
+    assert threads_alone(None, FOUR) == 4
+    assert threads_alone(128, FOUR) == 128
+    with pytest.raises(
+        UserError, match=r"num_threads=129 but this process may use 4 cores: .*; use 4, or leave it out"
+    ):
+        threads_alone(129, FOUR)
+
+
 # Ranks
 
 
@@ -51,6 +66,26 @@ def test_a_sequential_run_is_one_rank_with_all_cores_and_is_not_pinned() -> None
     (rank,) = plan.ranks
     assert (rank.envs, rank.threads, rank.cores, rank.helpers) == (range(8), 8, (), ())
     assert (plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("network", "hidden_sizes", "given", "expected"),
+    [
+        ("mlp", "64,64", None, 1),
+        ("mlp", "64,511", None, 1),
+        ("mlp", "512,64", None, 4),
+        ("impala", "64,64", None, 4),
+        ("mlp", "64,64", "3", 3),
+    ],
+)
+def test_a_small_mlp_has_one_thread_unless_told_otherwise(
+    network: str, hidden_sizes: str, given: str | None, expected: int
+) -> None:
+    flags = {"policy.network": network, "policy.hidden_sizes": hidden_sizes}
+    if given is not None:
+        flags["hardware.num_threads"] = given
+    settings = settings_for("ppo", "sequential", **flags)
+    assert plan_for(settings, FOUR).ranks[0].threads == expected
 
 
 def test_a_parallel_run_has_a_rank_for_each_physical_core() -> None:
@@ -75,10 +110,10 @@ def test_a_rank_without_an_environment_is_refused() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "threads"), [(1, 8), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
 def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: int) -> None:
-    placement = Placement(0, num_ranks, 0, num_ranks)
-    assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, placement).threads == threads
+    peers = Peers(0, num_ranks)
+    assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, peers).threads == threads
     given = settings_for("ppo", "parallel", **{"hardware.num_threads": 5})
-    assert share_of_rank(given, HYPER_THREADS, placement).threads == 5
+    assert share_of_rank(given, HYPER_THREADS, peers).threads == 5
 
 
 @pytest.mark.parametrize(
@@ -93,10 +128,54 @@ def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: 
 )
 def test_ranks_that_claim_all_cores_are_pinned_each_to_its_own(num_ranks: int, threads: int, expected: Any) -> None:
     settings = settings_for("ppo", "parallel", **{"hardware.num_threads": threads})
-    placements = [Placement(rank, num_ranks, rank, num_ranks) for rank in range(num_ranks)]
-    assert [share_of_rank(settings, HYPER_THREADS, placement).cores for placement in placements] == expected
+    peers = [Peers(rank, num_ranks) for rank in range(num_ranks)]
+    assert [share_of_rank(settings, HYPER_THREADS, one).cores for one in peers] == expected
     free = settings_for("ppo", "parallel", **{"hardware.num_threads": threads, "parallel.pin_workers": "no"})
-    assert [share_of_rank(free, HYPER_THREADS, placement).cores for placement in placements] == [()] * num_ranks
+    assert [share_of_rank(free, HYPER_THREADS, one).cores for one in peers] == [()] * num_ranks
+
+
+def mask(*numbers: int, allowed: int | None = None, socket_size: int = 16) -> Cores:
+    """Cores without hyper-threads, `socket_size` on each socket."""
+    affinity = tuple(Core(number, number, number // socket_size) for number in numbers)
+    return Cores(allowed or len(numbers), affinity, len(numbers))
+
+
+def plans_of(masks: list[Cores], **flags: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """(threads, cores) of ranks on one machine."""
+    settings = settings_for("ppo", "distributed", **flags)
+    ranks = zip(masks, local_placements(len(masks)), strict=True)
+    return [(rank.threads, rank.cores) for rank in resolve(settings, [RankInputs(*one) for one in ranks]).ranks]
+
+
+def test_ranks_whose_cores_are_their_own_use_them_all() -> None:
+    """Four tasks with --cpus-per-task=8, each with its own mask."""
+    masks = [mask(*range(8 * k, 8 * k + 8)) for k in range(4)]
+    assert plans_of(masks) == [(8, tuple(range(8 * k, 8 * k + 8))) for k in range(4)]
+
+
+def test_ranks_with_the_same_cores_partition_them_up_to_their_limit_per_task() -> None:
+    """Four tasks with --cpus-per-task=8 on 32 cores, or 4 on 32, that the scheduler has not bound."""
+    assert plans_of([mask(*range(32), allowed=8)] * 4) == [(8, tuple(range(8 * k, 8 * k + 8))) for k in range(4)]
+    assert plans_of([mask(*range(32), allowed=4)] * 4) == [(4, ())] * 4
+
+
+def test_ranks_whose_cores_overlap_in_part_are_not_pinned() -> None:
+    masks = [mask(0, 1, 2, 3), mask(2, 3, 4, 5), mask(8, 9)]
+    assert plans_of(masks) == [(2, ()), (2, ()), (2, (8, 9))]
+    placements = [(placement, cores) for placement, cores in zip(local_placements(3), masks, strict=True)]
+    assert peers_of(placements) == [Peers(0, 2, False), Peers(1, 2, False), Peers(0, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("order", "num_ranks", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], 2, [(0, 2, 4, 6), (1, 3, 5, 7)]),  # even numbers are on socket 0
+        ([0, 1, 2, 3, 4, 5, 7, 9], 4, [(0, 2), (1, 3), (5, 7), (4, 9)]),  # 3 and 5 cores: one rank has to span
+    ],
+)
+def test_a_rank_spans_sockets_only_where_it_must(order: list[int], num_ranks: int, expected: Any) -> None:
+    cores = Cores(len(order), tuple(Core(number, number, number % 2) for number in order))
+    assert [own for _, own in plans_of([cores] * num_ranks)] == expected
 
 
 def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
@@ -106,7 +185,7 @@ def test_where_the_system_does_not_tell_its_cores_nothing_is_pinned() -> None:
 
 def test_launched_ranks_on_two_machines_each_use_their_own() -> None:
     """Two ranks on a machine of four cores, one on a machine of eight hardware threads."""
-    placements = [Placement(0, 3, 0, 2), Placement(1, 3, 1, 2), Placement(2, 3, 0, 1)]
+    placements = [Placement(0, 3, 0, 2), Placement(1, 3, 1, 2), Placement(2, 3, 0, 1, node=1)]
     inputs = [RankInputs(*one) for one in zip([FOUR, FOUR, HYPER_THREADS], placements, strict=True)]
     plan = resolve(settings_for("ppo", "distributed"), inputs)
     assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 5), range(5, 8)]

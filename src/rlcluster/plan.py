@@ -11,16 +11,20 @@ directory; loops and reports read it and make no such decision themselves.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.schema import Settings
-from rlcluster.system.cores import Cores
+from rlcluster.system.console import counted
+from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import Placement
 
 SHARED_EFFICIENCY = 0.95  # of cores on which actors and learner alternate: they evict each other's caches
+MOST_THREADS_PER_CORE = 32
+THREADS_PAY_FROM = 512  # hidden units of an MLP; docs/results.md has the measurement for processes
 
 
 class Rates(NamedTuple):
@@ -37,6 +41,19 @@ class RankInputs(NamedTuple):
     placement: Placement
     rates: Rates | None = None  # required where `needs_rates`
     has_kernels: bool = True  # our convolutions, whose threads are not torch's
+
+
+class Peers(NamedTuple):
+    """The ranks of a machine that may use the same cores, this one included."""
+
+    number: int = 0  # of this rank among them, from 0
+    size: int = 1
+    are_alike: bool = True  # all have the same cores, so they can partition them
+
+    @classmethod
+    def expected(cls, placement: Placement) -> Peers:
+        """Before the ranks have compared their cores: all ranks of the machine."""
+        return cls(placement.local_rank, placement.local_world_size)
 
 
 class HelperPlan(NamedTuple):
@@ -56,6 +73,7 @@ class RankPlan(NamedTuple):
     cores: tuple[int, ...]  # pinned to these; empty: not pinned
     cores_allowed: int  # on its machine
     helpers: tuple[HelperPlan, ...] = ()
+    num_peers: int = 1  # ranks that these cores are allowed to, this one included
 
 
 class Plan(NamedTuple):
@@ -115,8 +133,39 @@ def resolve(settings: Settings, inputs: Sequence[RankInputs]) -> Plan:
     """The plan of a run with these ranks. Raises a UserError if a process would have no environment."""
     refuse_idle_processes(settings, len(inputs))
     shares = partition(range(settings.env.num_envs), len(inputs))
-    ranks = tuple(_resolve_rank(settings, own, share) for own, share in zip(inputs, shares, strict=True))
+    each = zip(inputs, peers_of([(own.placement, own.cores) for own in inputs]), shares, strict=True)
+    ranks = tuple(_resolve_rank(settings, own, peers, share) for own, peers, share in each)
     return Plan(settings.algorithm, settings.mode, ranks)
+
+
+def peers_of(ranks: Sequence[tuple[Placement, Cores]]) -> list[Peers]:
+    """Of each rank: those on its machine whose cores overlap its own. A scheduler may give each rank its own cores, or
+    give all ranks of a machine the same.
+    """
+    masks = [frozenset(cores.numbers) for _, cores in ranks]
+    machines = [(placement.node, placement.host) for placement, _ in ranks]
+    positions: dict[tuple[int, str], dict[frozenset[int], list[int]]] = {}  # of the ranks, by machine and mask
+    for k, (machine, mask) in enumerate(zip(machines, masks, strict=True)):
+        positions.setdefault(machine, {}).setdefault(mask, []).append(k)
+    groups = {
+        (machine, mask): _overlapping(mask, by_mask) for machine, by_mask in positions.items() for mask in by_mask
+    }
+    return [
+        Peers(bisect_left(group.positions, k), len(group.positions), group.are_alike)
+        for k, group in enumerate(map(groups.__getitem__, zip(machines, masks, strict=True)))
+    ]
+
+
+class _Group(NamedTuple):
+    """Ranks of one machine whose cores overlap those of a rank, which is one of them."""
+
+    positions: list[int]  # ascending
+    are_alike: bool  # they have the same cores
+
+
+def _overlapping(mask: frozenset[int], by_mask: Mapping[frozenset[int], list[int]]) -> _Group:
+    kinds = [other for other in by_mask if other == mask or not mask or other & mask]
+    return _Group(sorted(k for kind in kinds for k in by_mask[kind]), len(kinds) == 1)
 
 
 def forecast(settings: Settings, cores: Cores) -> Plan | None:
@@ -165,19 +214,35 @@ class Share(NamedTuple):
     cores: tuple[int, ...]  # pinned to these; empty: not pinned
 
 
-def share_of_rank(settings: Settings, cores: Cores, placement: Placement) -> Share:
-    """Known before the ranks join: threads must be limited, and cores pinned, before torch starts."""
-    num_ranks = placement.local_world_size
+def share_of_rank(settings: Settings, cores: Cores, peers: Peers) -> Share:
+    """Ranks with the same cores partition them; a rank with cores of its own uses them all."""
     threads = threads_alone(settings.hardware.num_threads, cores)
-    if num_ranks > 1 and settings.hardware.num_threads is None:
-        threads = _physical_cores_of_rank(cores, num_ranks)
-    is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers
-    return Share(threads, _cores_of_rank(cores, placement.local_rank, num_ranks, threads) if is_pinned else ())
+    if settings.hardware.num_threads is None and _has_small_network(settings):
+        threads = 1
+    elif settings.hardware.num_threads is None and peers.size > 1:
+        threads = _physical_cores_of_rank(cores, peers.size)
+    is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers and peers.are_alike
+    return Share(threads, _cores_of_rank(cores, peers, threads) if is_pinned else ())
+
+
+def _has_small_network(settings: Settings) -> bool:
+    """True for an MLP whose layers cost less than handing them to a second thread."""
+    return settings.policy.network == "mlp" and max(settings.policy.hidden_sizes) < THREADS_PAY_FROM
 
 
 def threads_alone(given: int | None, cores: Cores) -> int:
     """Threads of a process that has the machine to itself, such as a sequential run or an evaluation."""
+    refuse_too_many_threads(given, cores)
     return given or cores.allowed
+
+
+def refuse_too_many_threads(given: int | None, cores: Cores) -> None:
+    """OpenMP ends the process with a segmentation fault if it gets fewer threads than it asks for."""
+    if given is not None and given > MOST_THREADS_PER_CORE * cores.allowed:
+        raise UserError(
+            f"num_threads={given} but this process may use {counted(cores.allowed, 'core')}: more than "
+            f"{MOST_THREADS_PER_CORE} threads per core only wait for each other; use {cores.allowed}, or leave it out"
+        )
 
 
 def ranks_that_fit(threads: int, cores: Cores) -> int:
@@ -201,16 +266,17 @@ def partition(things: range, parts: int) -> list[range]:
     return [things[k * len(things) // parts : (k + 1) * len(things) // parts] for k in range(parts)]
 
 
-def _resolve_rank(settings: Settings, inputs: RankInputs, envs: range) -> RankPlan:
-    cores, num_ranks = inputs.cores, inputs.placement.local_world_size
-    share = share_of_rank(settings, cores, inputs.placement)
-    plan = RankPlan(envs, share.threads, share.threads, share.cores, cores.allowed)
+def _resolve_rank(settings: Settings, inputs: RankInputs, peers: Peers, envs: range) -> RankPlan:
+    cores = inputs.cores
+    share = share_of_rank(settings, cores, peers)
+    allowed = cores.allowed if peers.size == 1 else cores.together or cores.allowed
+    plan = RankPlan(envs, share.threads, share.threads, share.cores, allowed, num_peers=peers.size)
     helpers = settings.traits.helpers_in(settings.mode)
     if helpers is None:
         return plan
     refuse_idle_helpers(settings, envs)
-    available = _physical_cores_of_rank(cores, num_ranks)
-    exclusive = _exclusive_cores(cores, share, available, num_ranks)
+    available = _physical_cores_of_rank(cores, peers.size)
+    exclusive = _exclusive_cores(cores, share, available, peers.size)
     if helpers == "workers":
         return _with_workers(plan, settings, available, exclusive)
     return _with_actors(plan, settings, inputs, (available, exclusive))
@@ -280,20 +346,34 @@ def choose_split(
 
 
 def _physical_cores_of_rank(cores: Cores, num_ranks: int) -> int:
-    """Of a rank that shares its machine with others; at least 1."""
-    return max(1, cores.physical // num_ranks)
+    """Of a rank that shares its cores with others; at least 1."""
+    return max(1, min(cores.physical, cores.physical_together // num_ranks))
 
 
-def _cores_of_rank(cores: Cores, local_rank: int, num_ranks: int, threads: int) -> tuple[int, ...]:
+def _cores_of_rank(cores: Cores, peers: Peers, threads: int) -> tuple[int, ...]:
     """The rank's part of the cores, if the ranks together claim all physical cores. Otherwise it stays unpinned: a
     second run on the machine would be pinned to the same cores.
     """
-    order, num_cores = list(cores.affinity), num_ranks * threads
-    if num_cores > cores.physical:  # then a rank has both threads of its cores
+    order, num_cores = list(cores.affinity), peers.size * threads
+    if num_cores > cores.physical_together:  # then a rank has both threads of its cores
         order.sort(key=lambda core: (core.first_sibling, core.number))
-    if not cores.physical <= num_cores <= len(order):
+    if not cores.physical_together <= num_cores <= len(order):
         return ()
-    return tuple(core.number for core in order[local_rank * threads : (local_rank + 1) * threads])
+    return tuple(core.number for core in _parts_within_sockets(order, peers.size, threads)[peers.number])
+
+
+def _parts_within_sockets(order: Sequence[Core], num_parts: int, size: int) -> list[list[Core]]:
+    """Parts of `size` cores, each of the first socket that has as many left: what a rank reads and writes then lies in
+    the memory of its own socket. A part spans sockets only if none has enough.
+    """
+    left = list(order)
+    parts = []
+    for _ in range(num_parts):
+        by_socket = [[core for core in left if core.socket == socket] for socket in sorted({c.socket for c in left})]
+        part = next((own[:size] for own in by_socket if len(own) >= size), left[:size])
+        left = [core for core in left if core not in part]
+        parts.append(part)
+    return parts
 
 
 def _exclusive_cores(cores: Cores, share: Share, available: int, num_ranks: int) -> tuple[int, ...]:
@@ -312,4 +392,5 @@ def _rank_from_dict(data: Mapping[str, Any]) -> RankPlan:
         HelperPlan(range(*one["envs"]), int(one["threads"]), tuple(one["cores"])) for one in data["helpers"]
     )
     threads, torch_threads, allowed = (int(data[name]) for name in ("threads", "torch_threads", "cores_allowed"))
-    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), allowed, helpers)
+    num_peers = int(data.get("num_peers", 1))
+    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), allowed, helpers, num_peers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -112,7 +114,106 @@ def test_an_unknown_name_is_an_error_that_names_the_choices() -> None:
         make("NoSuch-v0")
 
 
-@pytest.mark.parametrize("name", ["Pendulum-v1", "FrozenLake-v1"])
+class Thermometer(gymnasium.Env[np.float32, int]):
+    """Its observation is one number, without an axis."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "FrozenLake-v1", "Thermometer-v0"])
 def test_other_spaces_are_refused(name: str) -> None:
+    gymnasium.register("Thermometer-v0", Thermometer)
     with pytest.raises(UserError, match="this suite needs"):
         environments.describe(EnvSettings(name=name))
+
+
+class NeverRendered(Opaque):
+    """An environment whose constructor takes no render_mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_an_environment_without_render_mode_can_be_played_but_not_shown() -> None:
+    gymnasium.register("NeverRendered-v0", NeverRendered)
+    assert make("NeverRendered-v0").step(np.zeros(4, np.int64)).rewards.tolist() == [0.0] * 4
+    with pytest.raises(UserError, match=r"env.name=NeverRendered-v0 .*render_mode.*leave out --video and --render"):
+        environments.make(EnvSettings(name="NeverRendered-v0"), range(1), with_frames=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("\n1 / 0", r"ZeroDivisionError: division by zero \(.*broken\.py, line 2\)"),
+        ("raise SystemExit(0)", r"SystemExit: 0 \(.*broken\.py, line 1\)"),
+        ("raise ValueError('two\\nlines')", r"ValueError: two lines \(.*broken\.py, line 1\)"),
+        ("raise ValueError", r"ValueError \(.*broken\.py, line 1\)"),
+        ("def", r"SyntaxError: .*"),
+    ],
+)
+def test_a_module_that_raises_when_it_is_imported_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=rf"env.name=broken:Any-v0 cannot be made: {reason}; fix the environment$"):
+        environments.describe(EnvSettings(name="broken:Any-v0"))
+
+
+class Faulty(gymnasium.Env[Any, Any]):
+    """Returns `reward` and `observation` from its third step on, or exits there."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward: float, observation: float, exits: bool, is_cut: bool, render_mode: None = None) -> None:
+        self.fault, self.exits, self.is_cut, self.steps = (reward, observation), exits, is_cut, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        is_faulty = self.steps >= 3
+        if is_faulty and self.exits:
+            raise SystemExit(0)
+        reward, observation = self.fault if is_faulty else (0.0, 0.0)
+        return np.array([0.0, observation], np.float32), reward, False, is_faulty and self.is_cut, {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"reward": float("nan")}, "environment 5 returned the reward nan in step 3"),
+        ({"reward": float("-inf")}, "environment 5 returned the reward -inf in step 3"),
+        ({"reward": 1e300}, "environment 5 returned the reward inf in step 3"),  # beyond float32
+        ({"observation": float("nan")}, "environment 5 returned an observation that is NaN or infinite in step 3"),
+        ({"observation": float("inf"), "is_cut": True}, "environment 5 returned an observation that is NaN"),
+        ({"exits": True}, "the environment called sys.exit(0)"),
+    ],
+    ids=["NaN", "infinite", "too large", "observation", "last observation", "exit"],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_an_environment_at_fault_is_named_with_its_step(fault: dict[str, Any], message: str) -> None:
+    gymnasium.register("Faulty-v0", Faulty, kwargs={"reward": 0.0, "observation": 0.0, "exits": False, "is_cut": False})
+    try:
+        gymnasium.registry["Faulty-v0"].kwargs.update(fault)
+        vector = make("Faulty-v0", range(5, 7))
+        for _ in range(2):
+            vector.step(np.zeros(2, np.int64))
+        with pytest.raises(UserError, match=re.escape(f"env.name=Faulty-v0: {message}")) as caught:
+            vector.step(np.zeros(2, np.int64))
+        assert caught.value.exit_code == 1
+    finally:
+        gymnasium.registry.pop("Faulty-v0")
+
+
+def test_the_largest_finite_rewards_are_accepted() -> None:
+    gymnasium.register("Faulty-v0", Faulty, kwargs={"reward": 3e38, "observation": 1, "exits": False, "is_cut": False})
+    try:
+        vector = make("Faulty-v0", range(3))
+        rewards = [vector.step(np.zeros(3, np.int64)).rewards.tolist() for _ in range(3)]
+        assert rewards[-1] == [float(np.float32(3e38))] * 3
+    finally:
+        gymnasium.registry.pop("Faulty-v0")

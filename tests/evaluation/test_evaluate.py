@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -11,16 +13,20 @@ import pytest
 from numpy.typing import NDArray
 
 from rlcluster import environments
+from rlcluster.cli import main
 from rlcluster.evaluation.evaluate import (
     Episodes,
-    _chosen_levels,
+    chosen_levels,
     level_settings,
     load_agent,
     play,
+    results_text,
     summarise,
 )
 from rlcluster.networks.policy import ActorCritic, make_policy
 from rlcluster.reports.statistics import estimate, mean
+from rlcluster.runs.checkpoint import CheckpointError, save_checkpoint
+from rlcluster.runs.checkpoints import find_checkpoint
 from rlcluster.settings.schema import EnvSettings, PolicySettings
 from rlcluster.system.errors import UserError
 
@@ -85,9 +91,9 @@ def test_test_levels_are_the_full_distribution_and_train_levels_those_of_the_run
 
 def test_exploration_mode_has_no_unseen_levels() -> None:
     env = EnvSettings(distribution_mode="exploration")
-    assert _chosen_levels("train", env) == ("train",)
+    assert chosen_levels("train", env) == ("train",)
     with pytest.raises(UserError, match="only one level"):
-        _chosen_levels("both", env)
+        chosen_levels("both", env)
 
 
 def test_the_summary_by_hand() -> None:
@@ -106,10 +112,16 @@ def interval_of(rewards: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def test_the_interval_of_the_mean_by_hand() -> None:
-    """Resamples of three episodes of 0 and three of 10 have mean 10 k / 6, k binomial with n = 6 and p = 1/2:
-    P(k = 0) = 1/64 = 1.6 %, P(k <= 1) = 7/64 = 11 %. So the 2.5 and 97.5 percentiles are at k = 1 and k = 5.
+    """Resamples of ten episodes of 0 and ten of 10 have mean 10 k / 20, k binomial with n = 20 and p = 1/2:
+    P(k <= 5) = 2.1 %, P(k <= 6) = 5.8 %. So the 2.5 and 97.5 percentiles are at k = 6 and k = 14.
     """
-    assert interval_of(np.array([0.0, 10.0, 0.0, 10.0, 10.0, 0.0])) == pytest.approx((10 / 6, 50 / 6))
+    assert interval_of(np.array([0.0, 10.0] * 10)) == pytest.approx((3, 7))
+
+
+def test_a_few_episodes_have_no_interval_and_the_results_say_so() -> None:
+    result = summarise(Episodes(np.array([3.0]), np.ones(1, np.int64), None, 0.3))
+    assert result["reward_interval_95"] is None
+    assert "95% Confidence Interval of the Mean: not shown below 20 episodes" in results_text(result, "")
 
 
 def test_the_interval_of_the_mean_approaches_that_of_the_normal_distribution() -> None:
@@ -130,7 +142,7 @@ def test_evaluations_and_comparisons_use_the_same_interval() -> None:
 
 def test_the_command_prints_the_results_and_writes_json(coinrun: Path, tmp_path: Path) -> None:
     file = tmp_path / "evaluation.json"
-    result = rlcluster("evaluate", "--checkpoint", coinrun, "--num-episodes", "3", "--levels", "both", "--json", file)
+    result = rlcluster("evaluate", coinrun, "--num-episodes", "3", "--levels", "both", "--json", file)
     assert result.returncode == 0, result.stderr
     for line in (
         "Environment: coinrun",
@@ -150,6 +162,8 @@ def test_the_command_prints_the_results_and_writes_json(coinrun: Path, tmp_path:
     written = json.loads(file.read_text())
     assert written["results"].keys() == {"train", "test"}
     assert written["results"]["test"]["episodes"] == 3
+    train, test = (written["results"][levels]["reward_mean"] for levels in ("train", "test"))
+    assert f"Generalisation Gap: {train - test:.2f} (mean reward on training levels less" in result.stdout
 
 
 def test_a_video_shows_real_play(coinrun: Path, tmp_path: Path) -> None:
@@ -172,15 +186,15 @@ def test_rendering_without_a_terminal_is_refused(coinrun: Path) -> None:
 
 
 def test_another_game_with_the_same_observations_can_be_played(coinrun: Path) -> None:
-    (checkpoint,) = coinrun.glob("checkpoints/*final.pt")
+    checkpoint = find_checkpoint(coinrun)
     assert load_agent(checkpoint, "procgen-starpilot-v0").settings.env.name == "procgen-starpilot-v0"
 
 
 def test_an_environment_that_does_not_fit_the_policy_is_refused(coinrun: Path, cartpole: Path) -> None:
-    (checkpoint,) = coinrun.glob("checkpoints/*final.pt")
+    checkpoint = find_checkpoint(coinrun)
     with pytest.raises(UserError, match="needs images"):
         load_agent(checkpoint, "CartPole-v1")
-    (checkpoint,) = cartpole.glob("checkpoints/*final.pt")
+    checkpoint = find_checkpoint(cartpole)
     with pytest.raises(UserError, match="does not fit Acrobot-v1"):
         load_agent(checkpoint, "Acrobot-v1")
 
@@ -190,4 +204,31 @@ def test_cartpole_has_no_levels(cartpole: Path) -> None:
     result = rlcluster("evaluate", "--checkpoint", cartpole, *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("Evaluation Results") == 1
+    assert "--levels both: CartPole-v1 has no levels; it is evaluated once, as it is" in result.stdout
     assert "Levels" not in result.stdout
+
+
+def test_a_run_and_a_checkpoint_are_not_both_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "a", "--checkpoint", "b"]) == 2
+    assert capsys.readouterr().err == "rlcluster: error: evaluate: give RUN=a or --checkpoint b, not both\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda learner: next(iter(learner["parameters"].values())).fill_(float("nan")), "NaN or infinite"),
+        (lambda learner: next(iter(learner["parameters"].values())).fill_(float("inf")), "NaN or infinite"),
+        (lambda learner: learner.pop("parameters"), "another version"),
+        (lambda learner: learner.update(parameters="none"), "another version"),
+    ],
+    ids=["NaN", "infinite", "none", "no tensors"],
+)
+def test_a_checkpoint_without_usable_parameters_is_refused_though_its_hash_is_right(
+    cartpole: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    content = find_checkpoint(cartpole).content
+    change(content["learner"])
+    save_checkpoint(tmp_path / "changed.pt", content)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_agent(find_checkpoint(tmp_path / "changed.pt"))
+    assert str(caught.value).isprintable()

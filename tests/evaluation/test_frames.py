@@ -73,7 +73,8 @@ def test_a_rendered_frame_survives_encoding_whatever_its_memory_layout(tmp_path:
 
 def test_a_video_that_cannot_be_stored_is_refused_in_one_line(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (20, 256, 256, 3), np.uint8)
-    with pytest.raises(UserError, match=r"^--video .*full.mp4: File too large$") as caught, disk_full_after(10_000):
+    refused = r"^--video .*full.mp4 cannot be written \(File too large\); free some space$"
+    with pytest.raises(UserError, match=refused) as caught, disk_full_after(10_000):
         write(tmp_path / "full.mp4", list(noise))
     assert caught.value.exit_code == EXIT_STORAGE
     with pytest.raises(UserError, match="no such directory"):

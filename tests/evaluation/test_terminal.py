@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from conftest import CARTPOLE, COINRUN, command, flags
+from conftest import CARTPOLE, COINRUN, background, command, flags
 
 
 def on_a_terminal(*arguments: str | Path, enough: str | None = None) -> str:
@@ -19,7 +18,8 @@ def on_a_terminal(*arguments: str | Path, enough: str | None = None) -> str:
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
     # Restore the default: a shell's background jobs ignore SIGINT, and the command would inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(command(*arguments), stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    streams = {"stdout": theirs, "stderr": theirs, "stdin": theirs, "text": False}
+    process = background(command(*arguments), env=environment, **streams)
     signal.signal(signal.SIGINT, before)
     os.close(theirs)
     written = bytearray()
@@ -43,12 +43,13 @@ def test_a_live_bar_shows_progress_speed_reward_and_remaining_time(tmp_path: Pat
     options = {**CARTPOLE, "--n-minibatches": 2, "--total-updates": 20}
     text = on_a_terminal("train", "ppo", "--output-dir", tmp_path / "run", *flags(options))
     for part in (
-        "Training",
+        "PPO_Sequential on CartPole-v1   running",
         "100%",
-        "Update 20 | Step 2,560 | FPS: ",
-        "Reward: ",
+        "steps 2,560   steps/s ",
+        "update 20",
+        "reward ",
         " ± ",
-        "ETA: 0:00:00",
+        "ETA 0:00:00",
         "TRAINING SUMMARY",
     ):
         assert part in text

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from typing import Any
 
 import pytest
 import torch
 
-from rlcluster.exchange.ranks import Ranks
+from rlcluster import exchange
+from rlcluster.exchange.ranks import LostRankError, Ranks, join_group
+from rlcluster.system.errors import UserError
+from rlcluster.system.launcher import Placement
 from rlcluster.system.processes import RankFailedError
 
 from conftest import on_ranks
@@ -90,12 +94,35 @@ def fail_on_rank_1(ranks: Ranks, how: str) -> None:
     ("how", "message"), [("exception", "ZeroDivisionError: a bug"), ("kill", "the process ended by signal SIGKILL")]
 )
 def test_the_rank_that_failed_first_is_named_with_its_traceback(how: str, message: str) -> None:
-    start = time.monotonic()
     with pytest.raises(RankFailedError, match=r"^rank 1 failed: ") as failure:
         on_ranks(3, fail_on_rank_1, how)
     assert message in str(failure.value)
     assert (failure.value.failed_rank, failure.value.exit_code, failure.value.may_pass) == (1, 1, True)
-    assert time.monotonic() - start < 60
+
+
+def stop_on_rank_1(ranks: Any) -> None:
+    ranks.sum_(torch.zeros(3))  # all have joined
+    ranks._training_timeout = 1.2503  # the last slice of the wait is shorter than a millisecond
+    ranks.end_start_up()
+    if ranks.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    ranks.sum_(torch.zeros(3))
+
+
+def test_a_rank_that_does_not_answer_a_collective_is_named_after_the_time_out() -> None:
+    with pytest.raises(RankFailedError, match=r"^rank 1 did not answer for 1.2503 s") as failure:
+        on_ranks(2, stop_on_rank_1)
+    assert (failure.value.failed_rank, failure.value.exit_code) == (1, 71)
+
+
+def be_late_on_rank_1(ranks: Any) -> float:
+    if ranks.rank == 1:
+        time.sleep(0.5)
+    return float(ranks.sum_(torch.ones(1)))
+
+
+def test_a_rank_that_is_late_during_start_up_is_waited_for_longer_than_the_time_out() -> None:
+    assert on_ranks(2, be_late_on_rank_1, timeout_seconds=0.01) == [2.0, 2.0]
 
 
 def differ(ranks: Ranks) -> bool:
@@ -104,3 +131,33 @@ def differ(ranks: Ranks) -> bool:
 
 def test_a_difference_in_the_last_bit_is_a_difference() -> None:
     assert on_ranks(2, differ) == [False, False]
+
+
+# Joining
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A free port of this machine, as MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    return port
+
+
+def test_a_busy_port_is_named_at_once(address: int) -> None:
+    with socket.socket(socket.AF_INET6) as other:
+        other.bind(("::", address))
+        other.listen()
+        with pytest.raises(UserError, match=rf"rank 0 cannot listen at .*MASTER_PORT={address}: another process"):
+            join_group(Placement(0, 2, 0, 1), 20.0)
+
+
+def test_a_rank_that_never_starts_is_named_when_the_time_to_join_is_over(
+    address: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange.ranks, "MIN_START_SECONDS", 0.5)
+    with pytest.raises(LostRankError, match=r"rank 0 of 3 did not reach the others .* \(not started.*: rank 1, 2\)"):
+        join_group(Placement(0, 3, 0, 1), 0.5)

@@ -78,7 +78,7 @@ def one_update(ranks: Ranks, preempt: bool) -> dict[str, Any]:
     settings = settings_for(preempt)
     share = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     vector = environments.make(settings.env, share)
-    actor = Actor(SlowEnvironments(vector, 0.05 if ranks.rank == 2 else 0.0), STEPS, settings.env.seed)  # type: ignore[arg-type]
+    actor = Actor(SlowEnvironments(vector, 0.1 if ranks.rank == 2 else 0.0), STEPS, settings.env.seed)  # type: ignore[arg-type]
     policy = make_policy(settings.policy, vector.spec, settings.env.seed)
     model = Model(settings, policy, share, ranks)
     learner = Learner(settings, model, ranks)

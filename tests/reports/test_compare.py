@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from rlcluster.cli import main
 from rlcluster.reports.comparison import compare, group_methods, run_names
 from rlcluster.reports.comparison_text import table_text
-from rlcluster.reports.drawing import style
+from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
+from rlcluster.reports.figures import draw_comparison
+from rlcluster.reports.method_curves import Line, method_curve
 from rlcluster.reports.page import page_text
+from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState
 
-from conftest import evaluation_of, write_run
+from conftest import FAST_RECIPE, evaluation_of, publish_runs, write_run
 
 REWARDS = [2.0, 3.0, 4.0, 5.0, 6.0, 6.5, 7.0, 7.5, 8.0, 9.0, 8.5, 8.0]
 
@@ -96,10 +103,192 @@ def test_the_documented_flags_write_the_documented_files(pair, tmp_path, capsys)
 
 def test_any_number_of_runs_is_shown_in_blocks_relative_to_the_first(tmp_path):
     paths = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, REWARDS, fps=1000.0 * k) for k in range(1, 7)]
-    text = table_text(compared(paths))
+    text = table_text(compared(paths), per_run=True)
     assert text.count("Metric ") == 2  # four runs, then two
     assert "run_1: " not in text  # short names head their columns
-    assert "Speedup (vs. first run)                  5.00x                6.00x" in text
+    assert "Speedup (vs. the first)                  5.00x                6.00x" in text
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> list[Path]:
+    """Two methods of two seeds; the second is three times as fast."""
+    return [
+        write_run(
+            tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [*REWARDS, level + seed], fps * seed
+        )
+        for mode, level, fps in (("sequential", 5.0, 1000.0), ("parallel", 6.0, 3000.0))
+        for seed in (1, 3)
+    ]
+
+
+def row(text: str, title: str) -> list[str]:
+    """The cells of a row of the table: two spaces or more lie between them."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{title}  ")]
+    return [cell.strip() for cell in line.removeprefix(title).split("  ") if cell.strip()]
+
+
+def test_methods_are_the_columns_with_means_ranges_and_the_number_of_runs(seeds):
+    text = table_text(compared(seeds))
+    assert row(text, "Metric") == ["PPO_Sequential", "PPO_Parallel"]
+    assert row(text, "Runs") == ["2", "2"]
+    assert row(text, "Average FPS") == ["2,000 (1,000 to 3,000)", "6,000 (3,000 to 9,000)"]
+    assert row(text, "Final Reward") == ["7.00 (6.00 to 8.00)", "8.00 (7.00 to 9.00)"]
+    assert row(text, "Speedup (PPO_Parallel/PPO_Sequential)") == ["-", "3.00x"]  # between methods, not between seeds
+
+
+def test_five_runs_of_a_method_have_an_interval_instead_of_a_range(tmp_path):
+    runs = [write_run(tmp_path / f"{k}", {"env.seed": str(k)}, [*REWARDS, 5.0 + k % 2]) for k in range(5)]
+    (cell,) = row(table_text(compared(runs)), "Final Reward")
+    assert cell == "5.40 [5.00, 5.80]"  # three runs of 5, two of 6: resampled means are multiples of 0.2
+
+
+def test_a_failed_run_does_not_blur_the_means_of_its_method(seeds, tmp_path, capsys):
+    failed = RunState("failed", 0, 2, "out of memory")._asdict()
+    runs = [*seeds, write_run(tmp_path / "lost", {"env.seed": "9"}, [0.0, 0.0], state=failed)]
+    comparison = compared(runs)
+    text = table_text(comparison)
+    assert row(text, "Runs") == ["2 of 3", "2"]
+    assert row(text, "Final Reward")[0] == "7.00 (6.00 to 8.00)"
+    assert comparison.failures == {"lost": "after 2 updates: out of memory"}
+    assert not any("lost" in warning for warning in comparison.warnings)  # named once
+    assert page_text(comparison, "page").count("out of memory") == 1
+
+
+def test_single_runs_stay_reachable(seeds, tmp_path, capsys):
+    assert main(["compare", *map(str, seeds), "--per-run", "--output", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert row(out, "Metric") == ["sequential_1", "sequential_3", "parallel_1", "parallel_3"]
+    assert "SEQUENTIAL_1 TRAINING" in (tmp_path / "out" / "comparison_report.txt").read_text()
+
+
+def test_a_comparison_begins_with_two_sentences(seeds, tmp_path, capsys):
+    assert main(["compare", *map(str, seeds), "--output", str(tmp_path / "out")]) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == (
+        "PPO_Sequential and PPO_Parallel were each trained in 2 runs of 25 M steps on coinrun, on 2 cores "
+        "(seeds 1 and 3)."
+    )
+    assert second.startswith("Not enough runs to tell: PPO_Parallel has the highest IQM (0.600), but")
+
+
+# Curves of methods
+
+
+def line(positions: list[float], values: list[float]) -> Line:
+    unknown = np.full(len(values), np.nan)
+    return Line(np.array(positions), np.array(values), unknown, unknown)
+
+
+def test_the_curve_of_a_method_has_all_its_runs_at_common_positions():
+    runs = [line([0.0, 10.0], [0.0, 10.0]), line([2.0, 6.0, 8.0], [4.0, 4.0, 6.0])]
+    curve = method_curve({"game": runs})
+    assert curve.positions.tolist() == [2.0, 5.0, 8.0]  # from where both have begun to where the first one ends
+    assert curve.values.tolist() == [3.0, 4.5, 7.0]
+    assert (curve.low.tolist(), curve.high.tolist()) == ([2.0, 4.0, 6.0], [4.0, 5.0, 8.0])
+    assert (curve.band, curve.num_runs) == ("range", 2)
+
+
+def test_from_five_runs_on_the_band_of_a_curve_is_an_interval_of_its_interquartile_mean():
+    runs = [line([0.0, 1.0], [height, height + 1]) for height in (0.0, 1.0, 2.0, 3.0, 100.0)]
+    curve = method_curve({"game": runs})
+    assert curve.values.tolist() == [2.0, 3.0]  # the lowest and the highest run are trimmed
+    assert curve.band == "interval"
+    expected = estimate({"game": np.array([0.0, 1.0, 2.0, 3.0, 100.0])}, iqm)
+    assert curve.low[0] == pytest.approx(expected.low, abs=0.4)
+    assert curve.high[0] == pytest.approx(expected.high, abs=2)
+
+
+def test_a_single_run_keeps_the_band_over_its_episodes():
+    own = Line(np.array([1.0, 2.0]), np.array([5.0, 6.0]), np.array([4.0, 5.0]), np.array([6.0, 7.0]))
+    assert method_curve({"game": [own]}) == (*own, "episodes", 1)
+
+
+def test_runs_of_several_games_have_no_range():
+    curve = method_curve({"a": [line([0.0, 1.0], [0.0, 1.0])], "b": [line([0.0, 1.0], [2.0, 3.0])]})
+    assert curve.values.tolist() == [1.0, 2.0]
+    assert curve.band == "none"
+    assert np.isnan(curve.low).all()
+
+
+# Formats and tables of scores
+
+
+def test_figures_and_tables_are_written_in_every_format(seeds, tmp_path):
+    out = tmp_path / "out"
+    formats, panels = "png,pdf,svg,csv,md,tex", "main,diagnostics,seeds"
+    assert main(["compare", *map(str, seeds), "--format", formats, "--panels", panels, "--output", str(out)]) == 0
+    starts = {name: (out / f"comparison.{name}").read_bytes()[:5] for name in ("png", "pdf", "svg")}
+    assert starts == {"png": b"\x89PNG\r", "pdf": b"%PDF-", "svg": b"<?xml"}
+    first, second = csv.DictReader(io.StringIO((out / "comparison.csv").read_text()))
+    assert (first["method"], first["speed-up"], second["method"], second["runs"]) == (
+        *("PPO_Sequential", "", "PPO_Parallel", "2"),
+    )
+    assert float(second["speed-up"]) == pytest.approx(3.0)
+    columns = ("end of training", "end of training, low", "end of training, high")
+    assert [float(second[name]) for name in columns] == [8.0, 7.0, 9.0]
+    assert second["low and high"] == "lowest and highest run"
+    assert "| PPO_Parallel | 2 | 0.600 | 8.00 (7.00 to 9.00) |" in (out / "comparison.md").read_text()
+    latex = (out / "comparison.tex").read_text()
+    assert r"PPO\_Parallel & 2 & 0.600 & 8.00 (7.00 to 9.00)" in latex
+    assert latex.count("&") == 3 * 5  # method, runs, IQM, end of training, steps/s, minutes
+
+
+def test_a_figure_of_another_format_keeps_its_name(seeds, tmp_path):
+    assert main(["compare", *map(str, seeds), "--output", str(tmp_path / "paper.pdf"), "--format", "pdf,tex"]) == 0
+    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "paper.tex").exists()
+    assert not (tmp_path / "comparison.png").exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--format", "png,docx"), ("--panels", "main,all"), ("--format", "")])
+def test_an_unknown_format_or_panel_is_refused_with_the_known_ones(flag, value, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["compare", flag, value])
+    assert left.value.code == 2
+    assert "should be one or more of" in capsys.readouterr().err
+
+
+def test_raw_rewards_of_two_games_are_never_averaged(tmp_path, capsys):
+    flags = [{"mode": mode, "env.name": game} for mode in ("sequential", "parallel") for game in ("coinrun", "maze")]
+    runs = [
+        write_run(tmp_path / f"{k}", one, [8.0 if one["env.name"] == "coinrun" else 2.0] * 20)
+        for k, one in enumerate(flags)
+    ]
+    assert main(["compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "  PPO_Parallel, coinrun: 8.00, 8.00, 8.00\n  PPO_Parallel, maze: 2.00, 2.00, 2.00\n" in out
+    assert "  PPO_Parallel, maze: 2.00 after 10,000 steps" in out
+    assert "PPO_Parallel, maze</th>" in (tmp_path / "out" / "comparison.html").read_text()
+
+
+def test_figures_of_the_same_runs_are_the_same_files(seeds, tmp_path):
+    suffixes = (".png", ".pdf", ".svg")
+    files = [[tmp_path / f"{name}{suffix}" for suffix in suffixes] for name in ("first", "second")]
+    for paths in files:
+        draw_comparison(compared(seeds), paths, ["main"])
+    for first, second in zip(*files, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_pdf_has_fonts_that_publishers_accept(seeds, tmp_path):
+    draw_comparison(compared(seeds), [tmp_path / "paper.pdf"], ["main"])
+    assert b"/FontFile2" in (tmp_path / "paper.pdf").read_bytes()
+    assert b"/Type3" not in (tmp_path / "paper.pdf").read_bytes()
+
+
+def test_every_set_of_panels_that_the_flag_knows_can_be_drawn(seeds, tmp_path):
+    for panels in ("main", "diagnostics", "seeds"):
+        draw_comparison(compared(seeds), [tmp_path / f"{panels}.png"], [panels])
+        assert (tmp_path / f"{panels}.png").exists()
+
+
+def test_nothing_touches_the_frame():
+    axis = Figure().subplots()
+    axis.plot([0, 1], [0.0, 2.0])
+    lift_from_frame(axis, is_from_zero=True)
+    low, high = axis.get_ylim()
+    assert low < 0
+    assert high > 2
 
 
 def test_the_json_has_the_contents_of_the_tables(pair, tmp_path):
@@ -161,7 +350,11 @@ def test_scores_come_from_unseen_levels_if_all_runs_have_them(tmp_path):
     assert scoring.source == "mean reward on unseen levels, 50 episodes per run"
     assert scoring.is_normalised
     assert scoring.scores["PPO_Sequential"]["coinrun"].tolist() == [0.5]  # of 5 to 10
-    assert scoring.aggregates["PPO_Parallel"]["mean"].value == 1.0
+    assert scoring.aggregates["PPO_Parallel"] == {"iqm": (1.0, None, None), "optimality_gap": (0.0, None, None)}
+    assert scoring.improvement == {}
+    assert scoring.why_uncertain == (
+        "No interval is shown: an interval takes at least 5 runs of a method, and PPO_Sequential has 1."
+    )
     assert "Not enough runs to tell" in scoring.verdict.text
 
 
@@ -196,16 +389,17 @@ def test_a_user_defined_range_changes_the_score(tmp_path, capsys):
     arguments = ["compare", *map(str, runs), "--output", str(tmp_path)]
     assert main([*arguments, "--score-range", "jumper=3,10"]) == 0
     data = json.loads((tmp_path / "comparison.json").read_text())
-    assert data["scores"]["methods"]["PPO_Parallel"]["mean"]["value"] == pytest.approx(5 / 7)
+    assert data["scores"]["methods"]["PPO_Parallel"]["iqm"]["value"] == pytest.approx(5 / 7)
 
 
 def test_a_winner_is_named_given_enough_clear_runs(tmp_path):
     runs = [
         write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [*REWARDS, level + seed / 10])
         for mode, level in (("sequential", 6.0), ("parallel", 9.0))
-        for seed in range(4)
+        for seed in range(5)
     ]
     assert compared(runs).scoring.verdict.winner == "PPO_Parallel"
+    assert compared([run for run in runs if not run.name.endswith("_4")]).scoring.verdict.winner is None
 
 
 def test_runs_with_the_same_seed_never_name_a_winner(tmp_path):
@@ -251,20 +445,74 @@ def test_efficiency_is_the_mean_reward_until_the_shortest_run_ends(tmp_path):
     assert by_fast["seconds"] > 5.5  # until 40 seconds the fast one has seen the better half
 
 
-def test_the_reference_sentence_interpolates_openais_scores(tmp_path):
+def references(folder: Path, *runs: Path) -> list[str]:
+    assert main(["compare", *map(str, runs), "--reference", "--output", str(folder / "out")]) == 0
+    return [one["text"] for one in json.loads((folder / "out" / "comparison.json").read_text())["references"]]
+
+
+def test_where_nothing_of_ours_is_published_the_reference_is_openais(tmp_path, published):
     rewards = [7.5] * 1200  # 1.2 million steps
     run = write_run(tmp_path / "a", {}, rewards, evaluation=evaluation_of(6.0, episodes=300, steps=1_200_000))
-    other = write_run(tmp_path / "b", {"mode": "parallel"}, REWARDS)
-    assert main(["compare", str(run), str(other), "--reference", "--output", str(tmp_path)]) == 0
-    sentences = json.loads((tmp_path / "comparison.json").read_text())["references"]
+    other = write_run(tmp_path / "b", {"env.distribution_mode": "hard"}, REWARDS)
     # OpenAI at 1.2 M steps: train 7.59 + 0.2 * 0.90 = 7.77, test 7.12 + 0.2 * 0.62 = 7.244
-    assert sentences == [
-        "a: at 1.20 M steps this run scores 97% of OpenAI's PPO (training levels, last 100 training episodes: "
-        "7.50 versus 7.77).",
-        "a: at 1.20 M steps this run scores 83% of OpenAI's PPO (unseen levels, 300 evaluation episodes: "
-        "6.00 versus 7.24).",
-        "b: 0.01 M steps; OpenAI's scores cover 0.5 to 25 M steps.",
+    assert references(tmp_path, run, other) == [
+        "a: training levels at 1,200,000 steps: 7.50; OpenAI's PPO 7.77.",
+        "a: unseen levels at 1,200,000 steps: 6.00; OpenAI's PPO 7.24.",
+        "b: no scores are published for coinrun (distribution_mode=hard).",
     ]
+
+
+def test_a_run_is_set_beside_ours_of_the_same_method_at_the_same_step(tmp_path, published):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5, ("coinrun", 2): 9.6, ("maze", 1): 1.0})
+    publish_runs(published, "ppo_paper", {("coinrun", 1): 2.4}, **{"training.n_epochs": "3"})
+    own = write_run(tmp_path / "own", {**FAST_RECIPE, "env.seed": "9"}, [7.0] * 800)
+    other = write_run(tmp_path / "other", {"algorithm": "a2c", "mode": "parallel"}, [6.0] * 800)
+    # Ours at 800,000 steps: 32 of 60 slices; the last four (29 to 32, mean 30.5) are the 100,000 steps before.
+    # 7.5 * 30.5 / 60 = 3.8125, 9.6 * 30.5 / 60 = 4.88, 2.4 * 30.5 / 60 = 1.22. OpenAI: 6.23 + 0.6 * 1.36 = 7.046
+    assert references(tmp_path, own, other) == [
+        "own: training levels at 800,000 steps: 7.00; ours 3.81 to 4.88 (ppo_fast, 2 seeds); OpenAI's PPO 7.05.",
+        "other: training levels at 800,000 steps: 6.00; ours 3.81 to 4.88 (ppo_fast, 2 seeds), 1.22 (ppo_paper, 1 "
+        "seed); OpenAI's PPO 7.05.",
+    ]
+    data = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert data["references"][0]["ours"] == {"ppo_fast": pytest.approx([3.8125, 4.88], abs=1e-3)}
+    assert "100,000 steps before" in data["reference_definition"]
+    for name in ("comparison_report.txt", "comparison.html"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "3.81 to 4.88 (ppo_fast, 2 seeds)" in text
+        assert "the episodes that finished in the 100,000 steps before" in text
+
+
+def test_a_longer_run_is_also_compared_where_ours_end(tmp_path, published):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 6.0})
+    evaluation = evaluation_of(6.5, steps=1_510_000)
+    rising = [k / 1000 for k in range(3000)]
+    run = write_run(tmp_path / "a", {**FAST_RECIPE}, rising, evaluation=evaluation)
+    short = write_run(tmp_path / "b", {**FAST_RECIPE}, [5.0] * 90)
+    # Ours end with slices 57 to 60: 6 * 58.5 / 60. The run has 1.4495 on average from step 1.4 to 1.5 M.
+    assert references(tmp_path, run, short) == [
+        "a: training levels at 1,500,000 steps: 1.45; ours 5.85 (ppo_fast, 1 seed); OpenAI's PPO 8.04.",
+        "a: training levels at 3,000,000 steps: 2.95; OpenAI's PPO 8.59.",
+        "a: unseen levels at 1,510,000 steps: 6.50; ours 5.00 (ppo_fast, 1 seed); OpenAI's PPO 7.44.",
+        "b: 90,000 steps; scores are compared from 100,000 steps on.",
+    ]
+
+
+def test_the_plot_of_a_run_shows_ours_and_openais_curves(tmp_path, published):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    run = write_run(tmp_path / "a", {**FAST_RECIPE}, [7.0] * 800)
+    file = tmp_path / "curves.svg"
+    assert main(["plot", str(run), "--reference", "--output", str(file)]) == 0
+    assert "<!-- ours: ppo_fast, 1 seed -->" in file.read_text()
+    assert "<!-- OpenAI's PPO -->" in file.read_text()
+
+
+def test_the_plot_says_where_nothing_is_published(tmp_path, capsys):
+    run = write_run(tmp_path / "a", {"env.name": "CartPole-v1"}, [7.0] * 8)
+    assert main(["plot", str(run), "--reference", "--output", str(tmp_path / "curves.svg")]) == 0
+    assert capsys.readouterr().err == (
+        "warning: --reference: no published score for CartPole-v1 with these settings and steps; the plot is without\n"
+    )
 
 
 # Fairness
@@ -389,7 +637,10 @@ def test_a_range_for_a_game_that_no_run_has_is_refused(pair, capsys, tmp_path):
 
 
 def test_long_names_are_listed_above_the_table(tmp_path):
-    paths = [write_run(tmp_path / f"{name}_sequential_starpilot_seed1", {}, REWARDS) for name in ("ppo", "a2c")]
+    paths = [
+        write_run(tmp_path / f"{name}_sequential_starpilot_seed1", {"algorithm": name}, REWARDS)
+        for name in ("ppo", "a2c")
+    ]
     text = table_text(compared(paths))
     assert "Run 1: ppo_sequential_starpilot_seed1\nRun 2: a2c_sequential_starpilot_seed1\n" in text
 
@@ -429,10 +680,20 @@ def test_untrusted_names_are_escaped(tmp_path):
     assert "</title><b>" not in text
 
 
-def test_ten_long_runs_make_a_page_below_three_megabytes(tmp_path):
-    rewards = [float(k % 10) for k in range(2_000)]
-    runs = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, rewards) for k in range(10)]
-    assert len(page_text(compared(runs), "ten").encode()) < 3_000_000
+def test_fifteen_long_runs_make_a_page_below_a_megabyte(tmp_path):
+    rewards = [float(k % 10) + k / 7 for k in range(1_000)]
+    runs = [
+        write_run(tmp_path / f"{k}_{seed}", {"env.seed": str(seed), "training.gamma": f"0.9{k}"}, rewards, 1000 + k / 3)
+        for k in range(5)
+        for seed in range(3)
+    ]
+    assert len(page_text(compared(runs), "fifteen").encode()) < 1_000_000
+
+
+def test_a_table_without_a_value_in_a_column_leaves_it_out(pair):
+    text = page_text(compared(list(pair)), "page")
+    assert '<th scope="col">fps</th>' in text
+    assert '<th scope="col">unseen levels</th>' not in text  # no run has an evaluation
 
 
 def test_the_page_makes_no_network_requests(pair):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcluster.reports.curves import MAX_POINTS, fps_curve, mean_curve, phase_seconds, reward_curve
+from rlcluster.reports.curves import MAX_POINTS, Slices, fps_curve, mean_curve, phase_seconds, reward_curve, slices_of
 from rlcluster.runs.fields import NAMES
 from rlcluster.runs.metrics import Metrics
 
@@ -38,7 +38,7 @@ def test_a_point_is_the_mean_of_all_episodes_of_its_slice(episodes):
             assert np.isnan(value)
             continue
         assert value == pytest.approx(np.mean(played))
-        if len(played) > 1:
+        if len(played) >= 20:
             margin = 1.96 * np.std(played, ddof=1) / np.sqrt(len(played))
             assert (low, high) == pytest.approx((value - margin, value + margin), abs=1e-6)
         else:
@@ -76,3 +76,28 @@ def test_the_phases_of_an_update_add_up_to_it():
 def test_a_learner_that_waits_for_its_actors_is_idle():
     metrics = metrics_from(t_iter=[10.0], t_rollout=[2.0], t_learn=[7.0], t_sync=[0.0], learner_idle=[0.2])
     assert phase_seconds(metrics) == pytest.approx({"rollout": 0.0, "learn": 7.0, "sync": 0.0, "idle": 3.0})
+
+
+# Scores during training
+
+
+def test_a_score_is_the_mean_over_the_episodes_of_the_last_100_000_steps():
+    slices = Slices(*map(np.array, ([1e5, 2e5, 3e5], [1.0, 2.0, 3.0], [10.0, 20.0, 40.0], [1.0, 2.0, 3.0])))
+    assert slices.score_at(3e5) == 3.0
+    assert slices.score_at(2.5e5) == pytest.approx((10 * 2 + 20 * 3) / 30)  # half of the second and half of the third
+    assert slices.score_at(5e4) == 1.0  # of a run that has made no more steps
+    unknown = slices._replace(rewards=np.array([np.nan, 2.0, np.nan]))
+    assert unknown.score_at(2.5e5) == 2.0
+    assert unknown.score_at(1e5) is None
+
+
+def test_slices_keep_every_episode_and_its_weight():
+    metrics = metrics_from(episode_count=[1, 3, 0, 2], episode_reward_mean=[4.0, 8.0, np.nan, 5.0])
+    halves = slices_of(metrics, 2)
+    assert halves.steps.tolist() == [200, 400]
+    assert halves.seconds.tolist() == [4, 8]
+    assert halves.episodes.tolist() == [4, 2]
+    assert halves.rewards.tolist() == [7.0, 5.0]
+    each = slices_of(metrics)
+    assert each.episodes.tolist() == [1, 3, 0, 2]
+    assert np.isnan(each.rewards[2])

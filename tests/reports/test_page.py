@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,35 +10,15 @@ from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.page import page_text
 from rlcluster.runs.reader import read_run
 
-from conftest import evaluation_of, write_run
+from chromium import SCREENSHOTS, background_brightness, emulate, expect, open_page, script, window_of
+from conftest import evaluation_of, publish_runs, write_run
 
-SCREENSHOTS = Path(os.environ.get("RLCLUSTER_SCREENSHOTS", "test-artefacts"))
-FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,2400"),
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no Chromium with its driver here (Debian: chromium, chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
+TIP = "document.querySelector('#charts .tip')"
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods, two seeds, two games, a reference and a broken clip."""
+    """Two methods, two seeds, two games, a broken clip, OpenAI's curves and, for one game, a published one of ours."""
     folder = tmp_path_factory.mktemp("page")
     rewards = [5 + 4 * k / 600 + (k % 5) / 10 for k in range(600)]
     runs = []
@@ -53,88 +29,123 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 evaluation = evaluation_of(7.0 + seed / 10, 8.0)
                 runs.append(write_run(folder / f"{mode}_{game}_{seed}", flags, rewards, fps, evaluation=evaluation))
     (runs[0] / "play.mp4").write_bytes(b"no video")
-    comparison = compare([read_run(run) for run in runs], options=Options(with_reference=True))
+    publish_runs(folder / "published", "ppo_fast", {("coinrun", 1): 8.0})
     file = folder / "comparison.html"
-    file.write_text(page_text(comparison, "A comparison"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlcluster.reports.published.published_folder", lambda: folder / "published")
+        comparison = compare([read_run(run) for run in runs], options=Options(with_reference=True))
+        file.write_text(page_text(comparison, "A comparison"))
     return file
 
 
 def test_a_profile_of_negative_scores_stays_within_its_chart(browser, tmp_path):
     runs = [
-        write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [1.0 + seed, 2.0 + seed] * 10)
+        write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [seed / 2, 1 + seed / 2] * 10)
         for mode in ("sequential", "parallel")
-        for seed in (0, 1)
+        for seed in range(5)
     ]  # below coinrun's 5, which counts as 0
     file = tmp_path / "comparison.html"
     file.write_text(page_text(compare([read_run(run) for run in runs]), "Below"))
-    open_page(browser, file, "light")
+    open_page(browser, file)
     box = "document.querySelector('#profile svg').getBBox()"
-    assert script(browser, f"{box}.x >= 0 && {box}.width <= 570")
-
-
-def open_page(browser: Any, page: Path, scheme: str) -> None:
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.get(page.as_uri())
-    assert browser.get_log("browser") == []
-
-
-def script(browser: Any, text: str) -> Any:
-    return browser.execute_script(f"return {text}")
+    assert script(browser, f"{box}.x >= 0 && {box}.width <= document.querySelector('#profile svg').clientWidth")
+    sizes = "[...document.querySelectorAll('svg text')].map(text => getComputedStyle(text).fontSize)"
+    assert set(script(browser, sizes)) == {"12px"}  # of the profile as of every other chart
+    assert script(browser, "document.querySelectorAll('#scores .key button').length") == 2  # its own legend
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
 def test_the_page_shows_its_curves_in_light_and_dark(browser, page, scheme, is_dark):
     open_page(browser, page, scheme)
     assert browser.title == "A comparison"
-    # reward of each game, speed, policy loss, progress: each with a line for each run, and two with OpenAI's
-    lines = script(
-        browser, "[...document.querySelectorAll('#charts figure')].map(f => f.querySelectorAll('path.line').length)"
-    )
-    assert lines == [5, 5, 8, 8, 8]
-    background = script(browser, "getComputedStyle(document.body).backgroundColor")
-    brightness = sum(int(part) for part in background.strip("rgba()").split(",")[:3]) / 3
-    assert (brightness < 128) == is_dark
-    assert script(browser, "document.querySelectorAll('.bar').length") == 8
+    # reward of each game by steps (with OpenAI's, one with ours) and by wall-clock, speed, timesteps: a line per method
+    count = "[...document.querySelectorAll('#charts figure')].map(f => f.querySelectorAll('path.line').length)"
+    assert script(browser, count) == [4, 2, 3, 2, 2, 2]
+    assert script(browser, "document.querySelectorAll('#charts figure:nth-child(1) path.band').length") == 2
+    keys = script(browser, "[...document.querySelectorAll('#key > span')].map(entry => entry.textContent.trim())")
+    assert [key.split(" (")[0] for key in keys] == ["OpenAI's PPO", "ours: ppo_fast, 1 seed"]
+    browser.find_element("css selector", "input[value=runs]").click()
+    expect(browser, count, [6, 4, 5, 4, 8, 8])  # of each run
+    browser.find_element("css selector", "input[value=methods]").click()
+    expect(browser, count, [4, 2, 3, 2, 2, 2])
+    assert (background_brightness(browser) < 128) == is_dark
+    assert script(browser, "document.querySelectorAll('.bar').length") == 2
     assert "cannot be shown" in browser.page_source  # the broken clip
     SCREENSHOTS.mkdir(exist_ok=True)
     assert browser.save_screenshot(str(SCREENSHOTS / f"comparison_{scheme}.png"))
 
 
 def test_the_axis_can_be_changed(browser, page):
-    open_page(browser, page, "light")
-    titles = "[...document.querySelectorAll('#charts svg')][0].getAttribute('aria-label')"
-    assert script(browser, titles).endswith("over environment steps")
+    open_page(browser, page)
+    title = "document.querySelector('#charts svg').getAttribute('aria-label')"
+    assert "over environment steps." in script(browser, title)
     browser.find_element("css selector", "input[value=core_hours]").click()
-    assert script(browser, titles).endswith("over core-hours")
+    expect(browser, f"{title}.includes('over core-hours.')", True)
     browser.find_element("css selector", "input[value=seconds]").click()
-    assert script(browser, titles).endswith("over wall-clock (minutes)")
+    expect(browser, f"{title}.includes('over wall-clock (minutes).')", True)
     assert browser.get_log("browser") == []
 
 
 def test_a_method_can_be_hidden(browser, page):
-    open_page(browser, page, "light")
-    count = "document.querySelectorAll('#charts figure:nth-child(3) path.line').length"
-    assert script(browser, count) == 8
+    open_page(browser, page)
+    count = "document.querySelectorAll('#charts figure:nth-child(2) path.line').length"
+    assert script(browser, count) == 2
     browser.find_element("css selector", "#key button").click()
-    assert script(browser, count) == 4
+    expect(browser, count, 1)
 
 
 def test_the_pointer_shows_the_values_below_it(browser, page):
     from selenium.webdriver import ActionChains
 
-    open_page(browser, page, "light")
+    open_page(browser, page)
     chart = browser.find_element("css selector", "#charts svg")
     ActionChains(browser).move_to_element(chart).perform()
-    tip = browser.find_element("css selector", "#charts .tip")
-    assert tip.is_displayed()
-    assert "sequential_coinrun_1: " in tip.text
+    expect(browser, f"{TIP}.hidden", False)
+    assert "PPO_Sequential: " in script(browser, f"{TIP}.innerText")
+
+
+def test_the_arrow_keys_read_a_curve(browser, page):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, page)
+    chart = browser.find_element("css selector", "#charts svg")
+    chart.send_keys(Keys.END)
+    chart.send_keys(Keys.ARROW_LEFT)
+    before_end = f"{TIP}.innerText.includes('environment steps: 588 k')"  # two hundredths before the end at 600 k
+    expect(browser, before_end, True)
+    assert "PPO_Parallel: " in script(browser, f"{TIP}.innerText")
+    chart.send_keys(Keys.ESCAPE)
+    expect(browser, f"{TIP}.hidden", True)
+
+
+def test_every_chart_has_its_data_as_a_table(browser, page):
+    open_page(browser, page)
+    browser.find_element("css selector", "#charts figure details summary").click()
+    headings = "[...document.querySelectorAll('#charts figure:nth-child(1) th[scope=col]')].map(th => th.textContent)"
+    methods = ["PPO_Sequential", "PPO_Parallel", "ours: ppo_fast, 1 seed", "OpenAI's PPO"]
+    expect(browser, headings, ["environment steps", *methods])  # the table is made when it is opened
+    assert script(browser, "document.querySelectorAll('#charts figure:nth-child(1) tbody tr').length") > 10
+    assert script(browser, "document.querySelectorAll('figure svg').length") == script(
+        browser, "document.querySelectorAll('figure details').length"
+    )
+
+
+def test_the_results_fit_a_window_of_1280_pixels(browser, page):
+    open_page(browser, page)
+    box = "document.querySelector('#results .wide')"
+    assert script(browser, f"{box}.scrollWidth <= {box}.clientWidth")
+
+
+def test_a_printed_page_is_light_and_has_all_tables(browser, page):
+    open_page(browser, page, "dark")
+    emulate(browser, "dark", media="print")
+    assert script(browser, "getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert script(browser, "getComputedStyle(document.querySelector('fieldset')).display") == "none"
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
 
 
 def test_the_page_is_not_wider_than_a_narrow_window(browser, page):
-    open_page(browser, page, "light")
-    browser.set_window_size(500, 900)
-    try:
-        assert script(browser, "document.documentElement.scrollWidth <= window.innerWidth")
-    finally:
-        browser.set_window_size(1280, 2400)
+    open_page(browser, page)
+    with window_of(browser, 400):
+        expect(browser, "document.documentElement.scrollWidth <= window.innerWidth", True)  # after it was drawn again

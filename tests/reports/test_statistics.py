@@ -13,9 +13,10 @@ from rliable import library, metrics
 from rlcluster.reports import statistics
 from rlcluster.reports.statistics import (
     AGGREGATES,
-    Interval,
+    Estimate,
     estimate,
     first_reach,
+    has_interval,
     iqm,
     mean,
     mean_until,
@@ -25,6 +26,7 @@ from rlcluster.reports.statistics import (
     performance_profile,
     permutation_p_value,
     probability_of_improvement,
+    resample,
     verdict,
 )
 
@@ -95,12 +97,25 @@ def test_the_bootstrap_intervals_match_rliable_within_their_noise():
 
 def test_the_bootstrap_resamples_within_each_game():
     # One run in each game: every resample is the same, so the interval has no width, though the games differ.
-    assert estimate(scores([0.0], [1.0]), mean) == Interval(0.5, 0.5, 0.5)
+    resampled = resample(scores([0.0], [1.0]), np.random.default_rng(0), 50)
+    assert mean(resampled).tolist() == [0.5] * 50
 
 
 def test_the_interval_of_two_runs_by_hand():
     # Resamples of (0, 1): 00, 01, 10, 11 with means 0, .5, .5, 1: a quarter each at the ends.
-    assert estimate(scores([0.0, 1.0]), mean) == Interval(0.5, 0.0, 1.0)
+    assert estimate(scores([0.0, 1.0]), mean, minimum=2) == Estimate(0.5, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("runs", [([1.0],), ([0.1, 0.9, 0.4, 0.2],), ([0.1, 0.9, 0.3, 0.4], [0.5])])
+def test_a_few_runs_have_no_interval(runs):
+    # one run; four of the five; five, but one game has a single run
+    assert estimate(scores(*runs), mean)[1:] == (None, None)
+    assert not has_interval(scores(*runs))
+
+
+def test_five_runs_have_an_interval():
+    interval = estimate(scores([0.1, 0.9, 0.4], [0.2, 0.3]), mean)
+    assert interval.low < interval.value < interval.high
 
 
 def test_resampling_many_scores_in_blocks_gives_the_same_result(monkeypatch):
@@ -174,19 +189,25 @@ def test_one_run_in_each_of_six_games_names_no_winner_by_four_to_two():
 
 
 def test_a_winner_is_named_if_the_interval_supports_it():
-    best, other = [0.8, 0.82, 0.84, 0.86], [0.1, 0.12, 0.14, 0.2]
+    best, other = [0.8, 0.82, 0.84, 0.86, 0.9], [0.1, 0.12, 0.14, 0.2, 0.3]
     result = verdict({"a": scores(other), "b": scores(best)})
     assert result.winner == "b"
-    assert (
-        result.text == "b is best: one of its runs beats one of a, the closest, with probability 1.00 (1.00 to 1.00)."
-    )
+    assert result.text == "b is best: each of its runs beats each run of a, the closest."
+
+
+def test_a_winner_that_loses_some_pairs_has_a_probability():
+    result = verdict({"a": scores([0.1, 0.12, 0.14, 0.2, 0.3, 0.81]), "b": scores([0.8, 0.82, 0.84, 0.86, 0.9, 0.95])})
+    # 35 of 36 pairs
+    assert result.text.startswith("b is best: one of its runs beats one of a, the closest, with probability 0.97 (")
 
 
 def test_three_runs_each_are_not_enough_however_clear_they_look():
     result = verdict({"a": scores([0.9, 0.9, 0.9]), "b": scores([0.1, 0.1, 0.1])})
     assert result.winner is None
-    assert result.text.startswith("Not enough runs to tell: a has the highest IQM; one of its runs beats one of b with")
-    assert "in 10% of cases" in result.text  # 2 / C(6, 3)
+    assert result.text == (
+        "Not enough runs to tell: a has the highest IQM (0.900), but an interval takes at least 5 runs of a method, "
+        "and a has 3."
+    )
 
 
 def test_many_overlapping_runs_are_not_enough_either():

@@ -10,6 +10,7 @@ from rlcluster.runs import fields
 from rlcluster.runs.episodes import EpisodeSummary
 from rlcluster.runs.fields import FIELDS, NAMES, TAGS
 from rlcluster.runs.log import RunLog
+from rlcluster.runs.loggers import LogStart
 from rlcluster.runs.metrics import read_metrics_file
 
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
@@ -32,7 +33,7 @@ def test_what_a_producer_reports_is_in_the_table_under_its_name(record, producer
 
 
 def test_a_field_that_is_not_in_the_table_is_neither_logged_nor_read(tmp_path):
-    log = RunLog(tmp_path)
+    log = RunLog(LogStart(tmp_path, tmp_path, tmp_path, {}, 0))
     log.add({"update": 1, "steps_global": 8, "elapsed_seconds": 1.0, "fps": 8.0})
     with pytest.raises(ValueError, match=r"mystery: not in the table of logged fields"):
         log.add({"update": 2, "steps_global": 16, "mystery": 1.0})

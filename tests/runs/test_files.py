@@ -13,6 +13,8 @@ import pytest
 
 import rlcluster
 import rlcluster.runs
+from rlcluster.runs.files import refuse_occupied
+from rlcluster.system.atomic_file import StorageError
 
 PACKAGE = Path(rlcluster.__file__).parent
 ROOM = Path(rlcluster.runs.__file__).parent
@@ -69,3 +71,10 @@ def test_runs_are_imported_without_torch() -> None:
     assert len(modules) > 5
     code = f"import sys, {', '.join(modules)}\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_output_directory_that_may_not_be_looked_at_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        StorageError, match=r"^output\.output_dir=.* cannot be written \(File name too long\); choose a"
+    ):
+        refuse_occupied(tmp_path / ("a" * 300), "remedy")

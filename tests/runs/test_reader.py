@@ -9,8 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from rlcluster.plan import forecast
+from rlcluster.runs.fields import NAMES
 from rlcluster.runs.files import runs_below
 from rlcluster.runs.metrics import read_metrics_file
 from rlcluster.runs.plan_file import write_plan
@@ -105,7 +109,8 @@ def test_a_running_run_is_read_as_far_as_it_is(tmp_path):
 def test_a_killed_run_says_so(tmp_path):
     state = RunState("running", 20_000, 20)._asdict()
     recorded = read_run(write_run(tmp_path / "run", {}, REWARDS, state=state))
-    assert recorded.warnings == ["it failed after 20 updates: its process ended without reporting an error"]
+    assert recorded.failure == "after 20 updates: its process ended without reporting an error"
+    assert recorded.warnings == []
 
 
 def test_the_summary_of_an_unfinished_run_comes_from_its_metrics(tmp_path):
@@ -243,3 +248,45 @@ def test_a_task_is_the_game_and_what_its_environment_has_of_its_own(tmp_path):
     flags = {"env.name": "maze", "env.distribution_mode": "hard", "env.num_levels": "500", "env.seed": "3"}
     assert read_run(write_run(tmp_path / "a", flags, REWARDS)).task == "maze (distribution_mode=hard, num_levels=500)"
     assert read_run(write_run(tmp_path / "b", {"env.name": "CartPole-v1"}, REWARDS)).task == "CartPole-v1"
+
+
+LINES = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from(
+        [b"[" * 5000, b'{"steps_global": NaN, "t_iter": 1}', b'{"steps_global": 1e999, "t_iter": 1}', b"null"]
+    ),
+    st.dictionaries(st.sampled_from(sorted(NAMES)), st.none() | st.booleans() | st.floats() | st.text(max_size=3)).map(
+        lambda record: json.dumps({"steps_global": 1, "t_iter": 0.5, **record}).encode()
+    ),
+)
+
+
+def test_broken_and_unusual_lines_of_a_long_log_cost_only_themselves(tmp_path):
+    run = write_run(tmp_path / "long", {}, [float(k) for k in range(1000)])
+    lines = metrics_of(run).read_bytes().splitlines()
+    lines[300] = lines[300][:50]  # cut
+    lines[700] = b"[1, 2]"
+    lines[900] = json.dumps({**json.loads(lines[900]), "episode_reward_mean": None}).encode()
+    metrics_of(run).write_bytes(b"\n".join(lines))
+    metrics = read_metrics_file(metrics_of(run))
+    rewards = [math.nan if k == 900 else float(k) for k in range(1000) if k not in (300, 700)]
+    np.testing.assert_array_equal(metrics["episode_reward_mean"], rewards)
+    assert metrics.num_broken == 2
+
+
+@hypothesis_settings(max_examples=60)
+@given(lines=st.lists(LINES, max_size=6))
+def test_whatever_a_metrics_file_holds_it_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    """Columns of one length, without infinities."""
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    try:
+        metrics = read_metrics_file(path)
+    except UserError as error:
+        assert str(error).isprintable()
+        return
+    for name in NAMES:
+        assert len(metrics[name]) == len(metrics)
+        assert not np.isinf(metrics[name]).any()

@@ -12,6 +12,8 @@ from rlcluster.runs.writer import RunDirectory
 from rlcluster.settings.loading import load_settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, RankError
 
+SAVED = {"learner": {"updates": 1, "steps_global": 8}}  # of a run without anything, nothing is left
+
 
 def run_in(folder: Path) -> RunDirectory:
     return RunDirectory.create(load_settings(flags={"env.name": "CartPole-v1", "output.output_dir": str(folder)}))
@@ -39,6 +41,7 @@ def test_a_run_that_nobody_writes_any_more_has_failed(tmp_path: Path) -> None:
 
 def test_how_a_run_ends_is_kept(tmp_path: Path) -> None:
     with run_in(tmp_path / "run") as run:
+        run.save(SAVED)
         run.conclude("preempted", "SIGTERM")
     state = state_of(tmp_path / "run")
     assert (state.state, state.reason) == ("preempted", "SIGTERM")
@@ -46,7 +49,8 @@ def test_how_a_run_ends_is_kept(tmp_path: Path) -> None:
 
 def test_an_error_is_the_reason_in_one_line_with_the_failed_rank(tmp_path: Path) -> None:
     def fail() -> None:
-        with run_in(tmp_path / "run"):
+        with run_in(tmp_path / "run") as run:
+            run.save(SAVED)
             raise RankError("rank 3 did not answer\nand more", EXIT_RUN_FAILED, failed_rank=3)
 
     with pytest.raises(RankError):

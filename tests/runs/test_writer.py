@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlcluster.runs.checkpoint import load_checkpoint
-from rlcluster.runs.checkpoints import find_checkpoint, latest_run, newest_checkpoint, step_checkpoints
-from rlcluster.runs.event_file import TAGS
+from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from rlcluster.runs.checkpoints import (
+    find_checkpoint,
+    latest_run,
+    newest_checkpoint,
+    refuse_without_checkpoint,
+    step_checkpoints,
+)
+from rlcluster.runs.evaluations import write_evaluation
+from rlcluster.runs.fields import TAGS
 from rlcluster.runs.files import default_path
 from rlcluster.runs.metrics import read_metrics
 from rlcluster.runs.status import read_state, write_state
@@ -82,19 +93,18 @@ def test_a_run_has_the_promised_layout(settings_for, folder):
         run.save(content_at(1))
         run.save(content_at(2), final=True)
         run.write_summary({"total_updates": 2})
-    assert files_in(folder) == [
+    assert [name.partition(".out.tfevents.")[0] for name in files_in(folder)] == [
         "benchmark_metrics.json",
         "checkpoints",
         "config.yaml",
+        "events",
         "logs",
         "machine.json",
         "run_state.json",
     ]
     assert files_in(folder / "checkpoints") == ["ppo_sequential_final.pt", "ppo_sequential_step_128.pt"]
     assert files_in(folder / "logs") == ["PPO_Sequential"]
-    events, metrics = files_in(folder / "logs" / "PPO_Sequential")
-    assert events.startswith("events.out.tfevents.")
-    assert metrics == "metrics.jsonl"
+    assert files_in(folder / "logs" / "PPO_Sequential") == ["metrics.jsonl"]
 
 
 def test_what_is_written_can_be_read(settings_for, folder):
@@ -113,7 +123,7 @@ def test_what_is_written_can_be_read(settings_for, folder):
     assert json.loads((folder / "benchmark_metrics.json").read_text()) == {"total_updates": 2, "final_reward": None}
     metrics = read_metrics(folder / "logs" / "PPO_Sequential" / "metrics.jsonl")
     assert metrics == [record_at(1), {**record_at(2), "episode_reward_mean": None}]
-    assert load_checkpoint(final)["learner"]["updates"] == 2
+    assert load_checkpoint(final).content["learner"]["updates"] == 2
 
 
 def test_a_record_is_on_disk_as_soon_as_it_is_logged(settings_for, folder):
@@ -129,7 +139,8 @@ def test_checkpoints_and_logs_may_be_kept_elsewhere(settings_for, folder, tmp_pa
         run.save(content_at(1))
     assert files_in(folder) == ["config.yaml", "run_state.json"]
     assert files_in(tmp_path / "c") == ["ppo_sequential_step_128.pt"]
-    assert len(files_in(tmp_path / "l" / "PPO_Sequential")) == 2
+    assert files_in(tmp_path / "l" / "PPO_Sequential") == ["metrics.jsonl"]
+    assert len(files_in(tmp_path / "l")) == 2  # and TensorBoard's events
 
 
 @pytest.mark.parametrize(
@@ -147,7 +158,7 @@ def test_a_run_without_a_name_is_named_by_algorithm_game_and_time(env, name):
 def test_an_existing_run_is_refused_and_left_as_it_was(settings_for, folder):
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    message = f"output.output_dir={folder} exists; continue it with --resume, or choose another --output-dir"
+    message = f"output.output_dir={folder} exists; it is not a run: choose another --output-dir"
     with pytest.raises(UserError, match=re.escape(message)):
         RunDirectory.create(settings_for())
     assert files_in(folder) == ["notes.txt"]
@@ -162,7 +173,7 @@ def test_an_empty_directory_is_taken(settings_for, folder):
 
 def test_a_file_in_place_of_the_directory_is_refused(settings_for, folder):
     folder.write_text("mine")
-    with pytest.raises(UserError, match="exists; continue it with --resume"):
+    with pytest.raises(UserError, match="exists; it is not a run"):
         RunDirectory.create(settings_for())
     assert folder.read_text() == "mine"
 
@@ -263,7 +274,10 @@ def test_a_resumed_run_starts_from_the_furthest_checkpoint(settings_for, final, 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(settings_for, folder, capsys):
     with RunDirectory.create(settings_for()) as run:
-        files = [run.save(content_at(update)) for update in (1, 2, 3)]
+        files = []
+        for update in (1, 2, 3):
+            run.log(record_at(update))
+            files.append(run.save(content_at(update)))
     damage(files[2])
     with RunDirectory.resume(settings_for()) as run:
         assert run.restored["learner"]["updates"] == 2
@@ -284,6 +298,7 @@ def test_a_damaged_final_checkpoint_falls_back_to_a_periodic_one(settings_for, c
 
 def test_a_whole_checkpoint_is_taken_in_silence(settings_for, capsys):
     with RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
         run.save(content_at(1))
     with RunDirectory.resume(settings_for()):
         pass
@@ -294,12 +309,67 @@ def test_a_run_with_damaged_checkpoints_only_cannot_be_resumed(settings_for, fol
     with RunDirectory.create(settings_for()) as run:
         for update in (1, 2):
             damage(run.save(content_at(update)))
+    names = "ppo_sequential_step_128.pt.damaged, ppo_sequential_step_256.pt.damaged"
     expected = (
-        f"--resume: there is no usable checkpoint in {folder / 'checkpoints'}; start a new run in another --output-dir"
+        f"--resume: there is no usable checkpoint in {folder / 'checkpoints'} (damaged: {names}); start a new run in "
+        "another --output-dir"
     )
-    with pytest.raises(UserError, match=re.escape(expected)):
-        newest_checkpoint(folder / "checkpoints", "ppo")
-    assert capsys.readouterr().err.count("warning: ") == 2
+    for num_warnings, refuse in ((2, newest_checkpoint), (0, newest_checkpoint), (0, refuse_without_checkpoint)):
+        with pytest.raises(UserError, match=re.escape(expected)) as caught:
+            refuse(folder / "checkpoints", "ppo")
+        assert caught.value.exit_code == EXIT_STORAGE
+        assert capsys.readouterr().err.count("warning: ") == num_warnings
+
+
+def test_a_reader_falls_back_like_a_resumed_run_but_changes_nothing(settings_for, folder, capsys):
+    with RunDirectory.create(settings_for()) as run:
+        files = [run.save(content_at(update)) for update in (1, 2)]
+        files.append(run.save(content_at(3), final=True))
+    for file in files[1:]:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    before = files_in(folder / "checkpoints")
+    assert find_checkpoint(folder).path == files[0]
+    assert capsys.readouterr().err.count("Falling back to an earlier checkpoint") == 2
+    damage(files[0])
+    with pytest.raises(UserError, match="all its checkpoints are damaged"):
+        find_checkpoint(folder)
+    assert files_in(folder / "checkpoints") == before
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"learner": {}},
+        {"learner": {"steps_global": 256}},
+        {"learner": {"steps_global": "many", "updates": 1}},
+        {"settings": "env: {flavour: 3}"},
+        {"settings": "a: [b"},
+        {"settings": None},
+    ],
+    ids=["no step", "no update", "no number", "unknown settings", "no yaml", "no settings"],
+)
+def test_a_whole_checkpoint_that_does_not_fit_is_refused_in_one_line_and_stays(settings_for, folder, broken):
+    with RunDirectory.create(settings_for()) as run:
+        file = run.save(content_at(2))
+    save_checkpoint(file, {**content_at(2), **broken})
+    with pytest.raises(CheckpointError, match="was written by another version of rlcluster") as caught:
+        RunDirectory.resume(settings_for())
+    assert str(caught.value).isprintable()
+    assert str(caught.value).endswith("; move it away, and --resume takes the one before")
+    assert file.exists()
+
+
+def test_a_checkpoint_that_the_run_finds_damaged_inside_is_set_aside_too(settings_for, folder):
+    def check(checkpoint: Checkpoint) -> None:
+        if checkpoint.steps_global == 2 * STEPS_PER_UPDATE:
+            raise CheckpointError(checkpoint.path, "holds a damaged simulator")
+
+    with RunDirectory.create(settings_for()) as run:
+        for update in (1, 2):
+            run.save(content_at(update))
+    with RunDirectory.resume(settings_for(), check=check) as run:
+        assert run.restored["learner"]["updates"] == 1
+    assert files_in(folder / "checkpoints")[-1].endswith("_step_256.pt.damaged")
 
 
 def test_a_new_checkpoint_is_not_dropped_in_favour_of_a_damaged_one(settings_for, folder):
@@ -354,12 +424,30 @@ def test_the_settings_of_the_resumed_run_are_written_anew(settings_for, folder):
 
 
 def test_a_full_disk_while_logging_is_a_storage_error_in_one_line(settings_for):
-    with pytest.raises(UserError, match=r"PPO_Sequential cannot be written .*; free space and --resume") as caught:  # noqa: SIM117
+    with pytest.raises(UserError, match=r"PPO_Sequential cannot .*; free some space, then start again in") as caught:  # noqa: SIM117
         with RunDirectory.create(settings_for()) as run, disk_full_after(4000):
             for update in range(1, 200):
                 run.log({**dict.fromkeys(TAGS, 1 / 3), **record_at(update)})
     assert caught.value.exit_code == EXIT_STORAGE
     assert "\n" not in str(caught.value)
+
+
+def test_the_advice_is_to_resume_only_where_there_is_a_checkpoint(settings_for):
+    with pytest.raises(UserError, match=r"cannot be written .*; free some space, then continue with --resume$"):  # noqa: SIM117
+        with RunDirectory.create(settings_for()) as run:
+            run.save(content_at(1))
+            with disk_full_after(4000):
+                for update in range(2, 200):
+                    run.log({**dict.fromkeys(TAGS, 1 / 3), **record_at(update)})
+
+
+@pytest.mark.parametrize("name", ["output_dir", "checkpoint_dir", "log_dir"])
+def test_a_folder_that_cannot_be_made_is_blamed_on_the_setting_that_names_it(settings_for, tmp_path, name):
+    (tmp_path / "file").touch()
+    bad = str(tmp_path / "file" / "folder")
+    match = rf"^output\.{name}={bad}(: .*)? cannot be written \(Not a directory\); choose a folder that exists$"
+    with pytest.raises(UserError, match=match):
+        RunDirectory.create(settings_for(**{name: bad}))
 
 
 def test_a_disk_that_is_still_full_when_the_run_closes_does_not_hide_the_error(settings_for):
@@ -489,21 +577,21 @@ def test_a_checkpoint_file_means_itself(settings_for):
     with RunDirectory.create(settings_for()) as run:
         file = run.save(content_at(1))
         run.save(content_at(2), final=True)
-    assert find_checkpoint(file) == file
+    assert find_checkpoint(file).path == file
 
 
 def test_a_run_means_its_final_checkpoint(settings_for, folder):
     with RunDirectory.create(settings_for()) as run:
         run.save(content_at(1))
         final = run.save(content_at(2), final=True)
-    assert find_checkpoint(folder) == find_checkpoint(folder / "checkpoints") == final
+    assert find_checkpoint(folder).path == find_checkpoint(folder / "checkpoints").path == final
 
 
 def test_an_unfinished_run_means_its_latest_checkpoint(settings_for, folder):
     with RunDirectory.create(settings_for()) as run:
         run.save(content_at(9))
         latest = run.save(content_at(10))  # 1280 comes after 1152, though its name does not
-    assert find_checkpoint(folder) == latest
+    assert find_checkpoint(folder).path == latest
 
 
 @pytest.mark.parametrize("name", ["missing", "missing.pt"])
@@ -535,7 +623,7 @@ def test_the_latest_run_may_keep_its_checkpoints_elsewhere(settings_for, tmp_pat
             run.save(content_at(1))
         os.utime(tmp_path / "runs" / name / "config.yaml", (begun, begun))
     assert latest_run(tmp_path / "runs") == tmp_path / "runs" / "new"
-    assert find_checkpoint(tmp_path / "runs" / "new").parent == tmp_path / "checkpoints"
+    assert find_checkpoint(tmp_path / "runs" / "new").path.parent == tmp_path / "checkpoints"
 
 
 def test_checkpoints_of_another_algorithm_in_a_shared_folder_are_not_the_runs_own(settings_for, tmp_path):
@@ -548,7 +636,7 @@ def test_checkpoints_of_another_algorithm_in_a_shared_folder_are_not_the_runs_ow
     )
     with RunDirectory.create(a2c) as run:
         run.save({**content_at(9), "settings": a2c.to_yaml()})
-    assert find_checkpoint(tmp_path / "runs/ppo") == own
+    assert find_checkpoint(tmp_path / "runs/ppo").path == own
 
 
 def test_a_run_that_cannot_be_read_is_not_the_latest_and_is_named(settings_for, tmp_path, capsys):
@@ -572,7 +660,7 @@ def test_without_a_run_there_is_no_latest(tmp_path):
 
 
 def events_of(folder: Path) -> EventAccumulator:
-    accumulator = EventAccumulator(str(folder / "logs" / "PPO_Sequential"))
+    accumulator = EventAccumulator(str(folder))
     accumulator.Reload()
     return accumulator
 
@@ -584,13 +672,48 @@ def test_tensorboard_reads_every_number_of_the_log(settings_for, folder):
         run.log({"update": 2, "steps_global": 256, **numbers, "fps": 50.0, "episode_reward_mean": None})
     events = events_of(folder)
     assert sorted(events.Tags()["scalars"]) == sorted(TAGS.values())
-    assert [(event.step, event.value) for event in events.Scalars("speed/fps")] == [
+    assert [(event.step, event.value) for event in events.Scalars("time/fps")] == [
         (128, list(TAGS).index("fps")),
         (256, 50.0),
     ]
-    assert [event.step for event in events.Scalars("episodes/reward_mean")] == [128]  # none finished in update 2
+    assert [event.step for event in events.Scalars("rollout/ep_rew_mean_of_update")] == [
+        128
+    ]  # none finished in update 2
     for name, tag in TAGS.items():
         assert events.Scalars(tag)[0].value == numbers[name]
+
+
+def test_tensorboard_knows_the_groups_of_other_libraries():
+    assert {tag.split("/")[0] for tag in TAGS.values()} == {"rollout", "time", "train", "asynchrony", "memory"}
+    assert TAGS["episode_reward_recent"] == "rollout/ep_rew_mean"
+    assert (TAGS["episode_length_mean"], TAGS["fps"]) == ("rollout/ep_len_mean", "time/fps")
+
+
+def test_an_evaluation_inside_a_run_is_shown_by_tensorboard(settings_for, folder):
+    with RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
+    results = {"test": {"episodes": 50, "reward_mean": 7.5, "length_mean": 90.0, "levels_completed": None}}
+    facts = {"checkpoint": "x.pt", "env": "CartPole-v1", "steps_global": 128, "deterministic": False, "seed": 0}
+    write_evaluation(folder / "evaluation.json", facts, {**results, "train": {"episodes": 50, "reward_mean": 8.0}})
+    events = events_of(folder / "evaluation")
+    assert sorted(events.Tags()["scalars"]) == [
+        "eval/mean_ep_length",
+        "eval/mean_reward",
+        "eval/mean_reward_training_levels",
+    ]
+    assert [(event.step, event.value) for event in events.Scalars("eval/mean_reward")] == [(128, 7.5)]
+
+
+def test_events_next_to_the_metrics_of_an_earlier_version_move_to_the_run(settings_for, folder):
+    with RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
+        run.save(content_at(1))
+    (events,) = folder.glob("events.*")
+    events.rename(folder / "logs" / "PPO_Sequential" / events.name)
+    with RunDirectory.resume(settings_for()):
+        pass
+    assert len(list(folder.glob("events.*"))) == 2  # the earlier one, and that of this part
+    assert files_in(folder / "logs" / "PPO_Sequential") == ["metrics.jsonl"]
 
 
 def test_tensorboard_does_not_show_what_was_beyond_the_checkpoint(settings_for, folder):
@@ -600,5 +723,105 @@ def test_tensorboard_does_not_show_what_was_beyond_the_checkpoint(settings_for, 
         run.save(content_at(2))
     with RunDirectory.resume(settings_for()) as run:
         run.log({**record_at(3), "fps": 7.0})
-    events = events_of(folder).Scalars("speed/fps")
+    events = events_of(folder).Scalars("time/fps")
     assert [(event.step, event.value) for event in events] == [(128, 101.0), (256, 102.0), (384, 7.0)]
+
+
+def test_a_metric_that_is_not_finite_has_no_value_in_the_log(settings_for, folder):
+    with RunDirectory.create(settings_for()) as run:
+        run.log({**record_at(1), "approx_kl": float("inf"), "explained_variance": float("nan")})
+    (record,) = read_metrics(folder / "logs" / "PPO_Sequential" / "metrics.jsonl")
+    assert (record["approx_kl"], record["explained_variance"]) == (None, None)
+
+
+def test_metrics_that_are_lost_before_the_checkpoint_are_counted_on_resume(settings_for, folder, capsys):
+    metrics = folder / "logs" / "PPO_Sequential" / "metrics.jsonl"
+    with RunDirectory.create(settings_for()) as run:
+        for update in range(1, 6):
+            run.log(record_at(update))
+        run.save(content_at(5))
+    lines = metrics.read_bytes().splitlines()
+    lines[1], lines[3] = b'{"upd\x00\xff', b"[4]"
+    metrics.write_bytes(b"\n".join(lines) + b"\n")
+    with RunDirectory.resume(settings_for()) as run:
+        run.log(record_at(6))
+    assert "has lost 2 updates of the 5 before the checkpoint" in capsys.readouterr().err
+    assert read_metrics(metrics) == [record_at(1), record_at(3), record_at(5), record_at(6)]
+    metrics.unlink()
+    with RunDirectory.resume(settings_for()) as run:
+        run.log(record_at(6))
+    assert "5 updates of the 5 before the checkpoint" in capsys.readouterr().err
+
+
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_log_changed_in_any_way_never_prevents_a_resumption(settings_for, folder, data):
+    """What is kept is a part of what was logged, or what somebody else wrote as a record; always in order."""
+    shutil.rmtree(folder, ignore_errors=True)
+    metrics = folder / "logs" / "PPO_Sequential" / "metrics.jsonl"
+    with RunDirectory.create(settings_for()) as run:
+        for update in range(1, 4):
+            run.log(record_at(update))
+        run.save(content_at(3))
+    whole = metrics.read_bytes()
+    begin = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(begin, len(whole)))
+    foreign = st.sampled_from([b'{"update": 2}\n', b'{"update": NaN}\n', b"[" * 5000, b"\r\n\x85", b'{"update": true}'])
+    metrics.write_bytes(whole[:begin] + data.draw(st.binary(max_size=30) | foreign) + whole[end:])
+    with RunDirectory.resume(settings_for()) as run:
+        run.log(record_at(4))
+    updates = [record["update"] for record in read_metrics(metrics)]
+    assert updates == sorted(set(updates))
+    assert set(updates) <= {1, 2, 3, 4}
+    assert updates[-1] == 4
+
+
+def test_a_start_that_is_refused_leaves_nothing(settings_for, tmp_path):
+    (tmp_path / "file").touch()
+    output = {"output_dir": str(tmp_path / "new" / "run"), "log_dir": str(tmp_path / "file")}
+    with pytest.raises(UserError, match=r"Not a directory|File exists"):
+        RunDirectory.create(settings_for(**output))
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+def test_nothing_is_left_of_a_run_that_is_refused_or_stopped_before_its_first_update(
+    settings_for, tmp_path, is_there_before
+):
+    path = tmp_path / "new" / "run"
+    if is_there_before:
+        path.mkdir(parents=True)
+    settings = settings_for(output_dir=str(path), log_dir=str(tmp_path / "logs"))
+    with pytest.raises(UserError, match="no such level"), RunDirectory.create(settings):
+        raise UserError("no such level")
+    with RunDirectory.create(settings) as run:
+        run.conclude("preempted", "SIGINT")
+    assert sorted(tmp_path.rglob("*")) == ([path.parent, path] if is_there_before else [])
+
+
+def test_a_run_that_has_logged_or_saved_stays(settings_for, folder):
+    with pytest.raises(UserError, match="NaN"), RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
+        raise UserError("NaN")
+    assert read_state(folder).state == "failed"
+
+
+def test_a_resumed_run_that_is_stopped_before_its_first_update_stays(settings_for, folder):
+    with RunDirectory.create(settings_for()) as run:
+        run.save(content_at(3))
+    with RunDirectory.resume(settings_for()) as run:
+        run.conclude("preempted", "SIGINT")
+    assert (read_state(folder).state, read_state(folder).update) == ("preempted", 3)
+
+
+def test_a_bug_before_the_first_update_leaves_its_record(settings_for, folder):
+    with pytest.raises(ZeroDivisionError), RunDirectory.create(settings_for()):
+        raise ZeroDivisionError("division by zero")
+    assert read_state(folder).reason == "division by zero"
+
+
+def test_a_run_without_a_checkpoint_is_not_said_to_be_resumable(settings_for, folder):
+    with RunDirectory.create(settings_for()):
+        pass
+    with pytest.raises(UserError, match="exists; it has no checkpoint to resume from: remove it, or choose another"):
+        RunDirectory.create(settings_for())

@@ -1,6 +1,7 @@
 """Settings from files and flags: layering, conversion, and every problem in one message."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from rlcluster.settings.loading import load_settings, read_file
+from rlcluster.settings.loading import MAX_LISTED, load_settings
+from rlcluster.settings.reading import MAX_FILE_BYTES, read_file
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_USAGE, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-RUN_CONFIGS = sorted(file for file in CONFIGS.glob("*.yaml") if not file.name.startswith("suite_"))
+RUN_CONFIGS = sorted(file for file in CONFIGS.glob("*.yaml") if not file.name.startswith(("suite_", "site_")))
 
 
 @pytest.fixture
@@ -281,7 +283,7 @@ def test_every_file_in_configs_loads(file):
         ("trainning: {n_steps: 8}", "trainning: unknown setting; did you mean training?"),
         (
             "policy: {zzz: 8}",
-            "policy.zzz: unknown setting; known here: network, hidden_sizes",
+            "policy.zzz: unknown setting; known here: network, hidden_sizes, init_from, init_with",
         ),
         (
             "zzz: 8",
@@ -306,7 +308,10 @@ def test_an_unknown_key_is_refused_with_a_suggestion(refusal, text, message):
         ("training: {gamma: high}", "training.gamma=high: input should be a valid number"),
         ("training: {duration: soon}", "training.duration=soon: should be hours (0.5) or a number with a unit"),
         ("training: {n_steps: null}", "training.n_steps=None: input should be a valid integer"),
-        ("policy: {network: resnet}", "policy.network=resnet: input should be 'impala', 'nature' or 'mlp'"),
+        (
+            "policy: {network: resnet}",
+            "policy.network=resnet: input should be 'impala', 'nature' or 'mlp'",
+        ),
         ("policy: {hidden_sizes: '64,x'}", "policy.hidden_sizes=x: input should be a valid integer"),
         ("hardware: {device: cuda}", "hardware.device=cuda: input should be 'cpu'"),
         ("algorithm: dqn", "algorithm=dqn: input should be 'ppo'"),
@@ -415,13 +420,61 @@ def test_a_broken_file_is_refused_in_one_line(refusal, text, suffix):
 def test_a_binary_file_is_refused_in_one_line(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"\xff\xfe\x00env")
-    with pytest.raises(UserError, match=r"settings\.yaml: not readable as \.yaml") as caught:
+    with pytest.raises(
+        UserError, match=r"settings\.yaml: not readable as \.yaml: byte 0 is not UTF-8; save it as UTF-8"
+    ) as caught:
         read_file(file)
     assert "\n" not in str(caught.value)
 
 
 def test_a_duplicate_section_is_refused(refusal):
-    assert "training" in refusal("training: {n_steps: 64}\ntraining: {n_epochs: 2}")
+    message = refusal("training: {n_steps: 64}\n\ntraining: {n_epochs: 2}")
+    assert message.endswith("not readable as .yaml: training is given twice, in lines 1 and 3")
+
+
+def test_a_duplicate_setting_is_refused_in_yaml_and_json(refusal):
+    yaml_message = refusal("env:\n  num_envs: 2\n  seed: 1\n  num_envs: 4\n")
+    assert yaml_message.endswith("not readable as .yaml: num_envs is given twice, in lines 2 and 4")
+    json_message = refusal('{"env": {"num_envs": 2, "num_envs": 4}}', ".json")
+    assert json_message.endswith("not readable as .json: num_envs is given twice")
+
+
+@pytest.mark.parametrize(("text", "suffix"), [("a: " + "[" * 5000, ".yaml"), ('{"a": ' + "[" * 5000, ".json")])
+def test_a_file_that_is_nested_without_end_is_refused_in_one_line(refusal, text, suffix):
+    assert refusal(text, suffix).endswith(
+        f"settings{suffix}: nested too deeply; settings have sections, and sections have values"
+    )
+
+
+def test_of_many_problems_only_the_first_are_listed(refusal):
+    lines = refusal("".join(f"key{k}: 1\n" for k in range(2500))).splitlines()
+    assert lines[0] == "2,500 problems in the settings:"
+    assert lines[-1] == f"  and {2500 - MAX_LISTED:,} more"
+    assert len(lines) == 2 + MAX_LISTED
+
+
+def test_a_few_lines_that_describe_a_list_of_millions_are_refused_in_a_short_message(refusal):
+    lines = ["a0: &a0 [x, x]", *(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]" for k in range(1, 60))]
+    bomb = "\n".join([*lines, "training: {optimizer: *a59, gamma: *a59}", "env: *a59"])
+    assert len(refusal(bomb)) < 10_000
+
+
+def test_a_file_that_is_no_regular_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo.yaml")
+    for file in (tmp_path / "fifo.yaml", Path("/dev/zero")):
+        with pytest.raises(
+            UserError, match=f"--config {file}: Not a regular file; give the path of a YAML or JSON file"
+        ):
+            load_settings(file=file)
+
+
+def test_a_file_that_is_too_large_for_settings_is_refused(refusal):
+    assert "settings.yaml: Larger than 64 KiB; give the path of a" in refusal("#" * (64 * 1024 + 1))
+    assert refusal("#" * 64 * 1024 + "\nenv: {x: 1}").count("Larger") == 1
+
+
+def test_every_setting_fits_into_a_file_many_times():
+    assert 10 * len(Settings().to_yaml()) < MAX_FILE_BYTES
 
 
 def test_a_missing_file_is_refused(tmp_path):
@@ -445,7 +498,6 @@ def test_a_directory_instead_of_a_file_is_refused(tmp_path):
         ("a2c", "clip_range", "0.2"),
         ("a2c", "clip_value_range", "0.2"),
         ("a2c", "target_kl", "0.01"),
-        ("a3c", "optimizer", "adam"),
     ],
 )
 def test_a_setting_without_effect_for_the_algorithm_is_refused(refusal, algorithm, name, value):
@@ -461,12 +513,28 @@ def test_a_setting_without_effect_for_the_algorithm_is_refused(refusal, algorith
         ("ppo", "rmsprop", "adam_epsilon"),
         ("a2c", "rmsprop", "adam_epsilon"),
         ("impala", "adam", "rmsprop_epsilon"),
+        ("a3c", "adam", "rmsprop_decay"),
+        ("a3c", "rmsprop", "adam_epsilon"),
     ],
 )
 def test_a_setting_of_a_different_optimiser_is_refused(refusal, algorithm, optimizer, name):
     expected = f"training.{name}=0.1 has no effect with training.optimizer={optimizer}; remove it"
     given = f"algorithm: {algorithm}\ntraining: {{optimizer: {optimizer}, {name}: 0.1}}"
     assert refusal(given) == expected
+
+
+def test_a_limit_on_values_without_a_clipped_loss_is_refused(refusal, load):
+    text = "algorithm: impala\ntraining: {clip_range: null, clip_value_range: %s}"
+    assert refusal(text % "0.2") == (
+        "training.clip_value_range=0.2 has no effect with training.clip_range=null; remove it"
+    )
+    assert load(text % "null").loss == "a2c_loss"
+
+
+def test_a_loss_without_clipping_replaces_the_limit_on_values_in_a_lower_layer(load):
+    text = "algorithm: impala\ntraining: {clip_range: 0.2, clip_value_range: 0.1}"
+    assert load(text).training.clip_value_range == 0.1
+    assert load(text, flags={"training.clip_range": "null"}).loss == "a2c_loss"
 
 
 def test_an_optimiser_replaces_the_settings_of_the_optimiser_in_a_lower_layer(tmp_path):
@@ -483,13 +551,6 @@ def test_a_null_optimiser_over_a_file_means_the_algorithms_own(tmp_path):
     file.write_text("algorithm: a2c\ntraining: {optimizer: adam, adam_epsilon: 0.1}")
     settings = load_settings(file=file, flags={"training.optimizer": "null"})
     assert (settings.optimizer, settings.training.adam_epsilon) == ("rmsprop", 1e-5)
-
-
-def test_a3c_may_configure_its_own_optimiser_but_not_choose_another(refusal):
-    expected = "training.optimizer=adam has no effect with a3c; remove it"
-    assert refusal("algorithm: a3c\ntraining: {optimizer: adam, rmsprop_decay: 0.9}") == expected
-    expected = "training.adam_epsilon=0.1 has no effect with a3c; remove it"
-    assert refusal("algorithm: a3c\ntraining: {adam_epsilon: 0.1}") == expected
 
 
 # Batch sizes
@@ -585,3 +646,13 @@ def test_the_flag_num_envs_replaces_num_envs_per_worker_of_the_file(tmp_path):
     file = tmp_path / "parallel.yaml"
     file.write_text("mode: parallel\nparallel:\n  num_workers: 4\n  num_envs_per_worker: 8\n")
     assert load_settings("ppo", file=file, flags={"env.num_envs": "64"}).env.num_envs == 64
+
+
+def test_of_several_files_the_later_wins_and_an_alternative_in_it_replaces_its_group(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("env: {name: maze, num_envs: 8}\ntraining: {n_steps: 64, batch_size: 64}\n")
+    second.write_text("env: {num_envs: 16}\ntraining: {n_minibatches: 2}\nhardware: {num_threads: 1}\n")
+    settings = load_settings("ppo", None, [first, second])
+    assert (settings.env.name, settings.env.num_envs, settings.hardware.num_threads) == ("maze", 16, 1)
+    assert settings.batch_size == 16 * 64 // 2
+    assert load_settings("ppo", None, [second, first]).env.num_envs == 8

@@ -15,7 +15,7 @@ from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-RUN_CONFIGS = sorted(file for file in CONFIGS.glob("*.yaml") if not file.name.startswith("suite_"))
+RUN_CONFIGS = sorted(file for file in CONFIGS.glob("*.yaml") if not file.name.startswith(("suite_", "site_")))
 
 
 @pytest.fixture

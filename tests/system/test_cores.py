@@ -56,6 +56,19 @@ def write_v1_quota(folder: Path, quota: int, period: int) -> None:
 # Cores
 
 
+def test_slurms_limit_is_a_tasks_own_but_its_spawned_processes_share_it(hyper_threads, monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    assert cores.observe().together is None, "a process of a batch script, or of a single task"
+    step = {"STEP_ID": 0, "JOB_ID": 1, "STEP_NUM_TASKS": 2, "STEP_TASKS_PER_NODE": 2, "STEP_NODELIST": "n1"}
+    for name, value in {**step, "NODEID": 0, "PROCID": 0, "LOCALID": 0}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    observed = cores.observe()
+    assert (observed.allowed, observed.together, observed.physical, observed.physical_together) == (2, 8, 2, 4)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert cores.observe().together is None, "torchrun is the task, and its ranks share it"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin processes")
 def test_a_process_pinned_to_one_core_may_use_one(tmp_path):
     script = """

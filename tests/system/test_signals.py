@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from rlcluster.system.signals import StopRequest
+from rlcluster.system.signals import StopRequest, requested_signal
+
+from conftest import background
 
 STUCK = """
-import ctypes, sys
+import ctypes, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
 from rlcluster.system.signals import StopRequest
 with StopRequest(ignores_second_signal=sys.argv[1] == "ignores") as stop:
     stop.deadline_seconds = float(sys.argv[2]) or None
@@ -22,9 +26,7 @@ with StopRequest(ignores_second_signal=sys.argv[1] == "ignores") as stop:
 
 
 def start_stuck(kind: str, deadline: float) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK, kind, str(deadline)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = background([sys.executable, "-c", STUCK, kind, str(deadline)])
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -48,6 +50,40 @@ def test_a_second_signal_exits_at_once(number: signal.Signals) -> None:
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_what_terminals_and_schedulers_send_stops_the_run_and_may_be_repeated(number: signal.Signals) -> None:
+    """SIGTERM after it is still the first of those that people insist with; the second exits."""
+    process = start_stuck("exits", 0)
+    assert process.stderr is not None
+    process.send_signal(number)
+    assert process.stderr.readline() == "\n"
+    assert process.stderr.readline() == f"{number.name}: finishing this update, then saving.\n"
+    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    while process.poll() is None:  # two that arrive while it does not run are one
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    assert process.returncode == 143
+
+
+def test_a_process_that_nohup_has_started_stays_when_the_terminal_closes() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.requested
+            assert requested_signal() is None
+            signal.raise_signal(signal.SIGUSR1)
+            assert requested_signal() is not None
+        assert requested_signal() is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_previous_handlers_are_restored() -> None:

@@ -40,12 +40,25 @@ def test_each_answers_its_own_orders_and_its_memory_counts() -> None:
 
 
 def test_one_that_does_not_reply_is_named_while_the_other_replies() -> None:
-    with closing(Helpers("helper", double, [0, 0], timeout=3)) as helpers:
+    with closing(Helpers("helper", double, [0, 0], timeout=5)) as helpers:
         helpers.send(1, 0)
-        with pytest.raises(RankFailedError, match=r"helper 1 failed: it did not answer for parallel.timeout_seconds=3"):
+        with pytest.raises(RankFailedError, match=r"helper 1 failed: it did not answer for parallel.timeout_seconds=5"):
             while True:
                 helpers.send(0, 1)
                 helpers.replies()
+
+
+def late(number: int, stop: StopRequest, setup: float, pipe: Any) -> None:
+    time.sleep(setup)  # as making thousands of environments
+    serve(pipe, stop, lambda command: command)
+
+
+@pytest.mark.slow
+def test_one_that_takes_longer_than_the_time_out_to_be_ready_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcluster.system.heartbeat.START_SECONDS", 0.0)
+    with closing(Helpers("helper", late, [12.0], timeout=10)) as helpers:
+        helpers.send(0, 5)
+        assert helpers.replies() == [(0, 5)]
 
 
 def test_a_bug_is_reported_with_its_traceback_and_in_one_line() -> None:

@@ -29,15 +29,18 @@ def succeed(algorithm: str, run: Path, options: dict[str, Any], *more: str) -> l
     return metrics(run)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "coinrun"])
-def test_one_worker_is_a2c_with_the_same_settings(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "optimizer"), [("cartpole", "adam"), ("coinrun", "rmsprop")])
+def test_one_worker_is_a2c_with_the_same_settings(name: str, optimizer: str, tmp_path: Path) -> None:
     base = {**(COINRUN if name == "coinrun" else CARTPOLE), "--n-steps": 5, "--total-updates": 6}
+    base["--optimizer"] = optimizer
     a2c = succeed("a2c", tmp_path / "a2c", base)
     ours = succeed("a3c", tmp_path / "a3c", {**base, "--mode": "parallel", "--num-workers": 1})
     for record, expected in zip(ours, a2c, strict=True):
         for field in expected:
             assert record[field] == expected[field], (record["update"], field)
     assert {record["staleness_max"] for record in ours} == {0}
+    kept = load_checkpoint(tmp_path / "a3c" / "checkpoints" / "a3c_parallel_final.pt").content["learner"]["optimizer"]
+    assert float(kept["step"]) == 6  # the workers' steps, not this process's
 
 
 def test_workers_step_the_same_parameters_and_their_staleness_is_logged(tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def test_ranks_average_their_parameters_every_few_updates_and_agree_then(tmp_pat
     records = succeed("a3c", run, {**OPTIONS, **more, "--total-updates": 7})
     assert [record["update"] for record in records] == list(range(1, 8))
     assert {record["world_size"] for record in records} == {2}
-    updates = [load_checkpoint(path)["learner"]["updates"] for path in run.glob("checkpoints/*_step_*.pt")]
+    updates = [load_checkpoint(path).content["learner"]["updates"] for path in run.glob("checkpoints/*_step_*.pt")]
     assert sorted(updates) == [3, 6]  # checkpoints wait for an average
 
 
@@ -73,7 +76,7 @@ def test_updates_that_came_too_late_for_the_log_are_in_it_after_a_resumption(tmp
     run = tmp_path / "run"
     succeed("a3c", run, {**OPTIONS, "--total-updates": 3})
     path = run / "checkpoints" / "a3c_parallel_final.pt"
-    content = load_checkpoint(path)
+    content = load_checkpoint(path).content
     steps = {"update": 2 * 5, "before": content["learner"]["steps_global"]}
     assert steps["before"] == (3 * 2 + len(content["unlogged"])) * steps["update"]  # of 2 workers, 2 environments each
     report = LearnReport(**dict.fromkeys(LearnReport._fields, 0.5))

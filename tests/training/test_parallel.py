@@ -96,7 +96,7 @@ def test_a_killed_parallel_run_resumes_exactly(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert metrics(run) == metrics(tmp_path / "expected")
     ours, expected = (
-        load_checkpoint(folder / "checkpoints" / "ppo_parallel_final.pt")["learner"]["parameters"]
+        load_checkpoint(folder / "checkpoints" / "ppo_parallel_final.pt").content["learner"]["parameters"]
         for folder in (run, tmp_path / "expected")
     )
     assert all(torch.equal(ours[key], expected[key]) for key in expected)
@@ -116,7 +116,7 @@ def test_a_users_error_on_a_rank_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run" / "file").touch()
     result = train("ppo", tmp_path / "run", {**CARTPOLE, **parallel(2)})
     assert result.returncode == 2
-    assert "run exists; continue it with --resume" in result.stderr
+    assert "run exists; it is not a run" in result.stderr
     assert "Traceback" not in result.stderr
 
 

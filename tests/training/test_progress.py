@@ -9,7 +9,6 @@ from rlcluster.system.console import clock_text
 from rlcluster.training.progress import (
     LiveReporter,
     PlainReporter,
-    RemainingTime,
     make_reporter,
     training_summary,
     update_line,
@@ -17,6 +16,7 @@ from rlcluster.training.progress import (
 
 RECORD = {
     "update": 12,
+    "elapsed_seconds": 32.0,
     "steps_global": 49_152,
     "fps": 1523.4,
     "episode_reward_recent": 6.4249,
@@ -47,9 +47,9 @@ Average FPS: 1,520
 Final FPS: 1,518
 
 Performance:
-  Initial Reward: 2.45
-  Final Reward: 7.23
-  Best Reward: 8.91
+  Initial Reward: 2.45 (first 100 episodes)
+  Final Reward: 7.23 (last 100 episodes)
+  Best Reward: 8.91 (best 100 in a row)
 
 Resource Usage:
   Peak Memory: 2.34 GB
@@ -125,26 +125,6 @@ def test_a_short_run_is_shown_in_seconds(seconds, text):
     assert lines[3] == f"Duration: {text}"
 
 
-# Remaining time
-
-
-def test_the_remaining_time_is_estimated_from_the_progress_of_this_process(clock):
-    remaining = RemainingTime()
-    assert remaining.text(0.25) == "-"  # one update gives no speed; the 25 % may be an earlier process's
-    clock.now += 10
-    assert remaining.text(0.5) == "0:00:20"  # 25 % in 10 seconds, 50 % to go
-    clock.now += 30
-    assert remaining.text(0.75) == "0:00:20"  # 50 % in 40 seconds, 25 % to go
-    assert remaining.text(1.0) == "0:00:00"
-
-
-def test_without_progress_there_is_no_estimate(clock):
-    remaining = RemainingTime()
-    remaining.text(0.5)
-    clock.now += 10
-    assert remaining.text(0.5) == "-"
-
-
 # Reporters
 
 
@@ -153,7 +133,7 @@ def test_a_plain_reporter_prints_the_first_and_the_last_update_and_one_every_ten
     with PlainReporter(stream) as reporter:
         for seconds, update in [(0, 1), (4, 2), (9.9, 3), (10, 4), (15, 5), (16, 6)]:
             clock.now = 1000.0 + seconds
-            reporter.update({**RECORD, "update": update}, progress=update / 8)
+            reporter.update({**RECORD, "update": update, "elapsed_seconds": seconds}, progress=update / 8)
     assert stream.getvalue().splitlines() == [
         " 12% | Update 1 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: -",
         " 50% | Update 4 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:13",  # 10 s / 3 * 4
@@ -184,17 +164,19 @@ def test_a_run_without_updates_prints_nothing():
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_a_live_bar_and_everything_else_plain_lines():
-    assert isinstance(make_reporter(Terminal()), LiveReporter)
-    assert isinstance(make_reporter(io.StringIO()), PlainReporter)
+def test_a_terminal_gets_the_live_view_and_everything_else_plain_lines(tmp_path):
+    assert isinstance(make_reporter("PPO", tmp_path, Terminal()), LiveReporter)
+    assert isinstance(make_reporter("PPO", tmp_path, io.StringIO()), PlainReporter)
 
 
-def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
     monkeypatch.setattr("rich._console", None)  # an earlier console may have another width
-    with LiveReporter() as reporter:
-        reporter.update(RECORD, progress=0.5)
+    with LiveReporter("PPO_Sequential on coinrun", tmp_path) as reporter:
+        reporter.update({**RECORD, "elapsed_seconds": 16.0}, progress=0.5)
         reporter.update({**RECORD, "update": 13}, progress=1.0)
     shown = capsys.readouterr().out
-    assert "100%" in shown
-    assert "Update 13 | Step 49,152 | FPS: 1523 | Reward: 6.42 ± 1.23 | ETA: 0:00:00" in shown
+    assert "100%  elapsed 0:00:32  ETA 0:00:00" in shown
+    assert "PPO_Sequential on coinrun" in shown
+    assert "reward 6.42 ± 1.23" in shown

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlcluster.environments.construction import with_progress
+from rlcluster.environments.frame_stack import StackedEnvironments, inner_states, stacked_bytes, stacked_spec
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.environments.randomness import simulator_seed
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings
+from rlcluster.system.errors import UserError
 
-__all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "describe", "make"]
+__all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "check_states", "describe", "make"]
 
 
 def make(
@@ -22,8 +25,15 @@ def make(
     """The environments `indices` of a run. `with_frames` renders large frames for videos; a different `position` gives
     different episodes. `num_threads` threads step them, where the simulator allows it.
     """
+    inner = _make(settings, indices, with_frames, position, num_threads)
+    return inner if settings.frame_stack == 1 else StackedEnvironments(inner, settings.frame_stack)
+
+
+def _make(
+    settings: EnvSettings, indices: Sequence[int], with_frames: bool, position: int, num_threads: int
+) -> VectorEnvironment:
     game = procgen_game(settings.name)
-    seeds = {i: simulator_seed(settings.seed, i, position) for i in indices}
+    seeds = {i: simulator_seed(settings.seed, i, position) for i in with_progress(indices, "drew the seeds of")}
     if game is not None:
         from rlcluster.environments.procgen import ProcgenEnvironments
 
@@ -39,7 +49,31 @@ def describe(settings: EnvSettings) -> EnvironmentSpec:
     if game is not None:
         from rlcluster.environments import procgen
 
-        return procgen.describe(settings, game)
+        _refuse_arguments(settings, game)
+        return stacked_spec(procgen.describe(settings, game), settings.frame_stack)
     from rlcluster.environments import gymnasium
 
-    return gymnasium.describe(settings)
+    return stacked_spec(gymnasium.describe(settings), settings.frame_stack)
+
+
+def _refuse_arguments(settings: EnvSettings, game: str) -> None:
+    if settings.kwargs or settings.wrappers:
+        given = f"env.kwargs={settings.kwargs}" if settings.kwargs else f"env.wrappers={settings.wrappers[0][0]}"
+        raise UserError(
+            f"{given} applies to Gymnasium environments; {game} has settings of its own (env.distribution_mode, "
+            "env.num_levels, ...) and takes env.frame_stack"
+        )
+
+
+def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
+    """Raises a DamagedStateError if the environments of a run cannot be restored from these states."""
+    if settings.frame_stack > 1:
+        states = inner_states(states, stacked_bytes(describe(settings)))
+    if procgen_game(settings.name) is not None:
+        from rlcluster.environments import procgen
+
+        procgen.check_states(states)
+    else:
+        from rlcluster.environments import gymnasium
+
+        gymnasium.check_states(settings, states)

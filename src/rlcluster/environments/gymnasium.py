@@ -6,18 +6,25 @@ random generator): these attributes then are the state. CartPole, Acrobot and Mo
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterator
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
+from rlcluster.environments.construction import with_progress
+from rlcluster.environments.interface import DamagedStateError, EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.settings.games import PROCGEN_GAMES
 from rlcluster.settings.schema import EnvSettings
-from rlcluster.system.errors import UserError
+from rlcluster.settings.values import is_import_path
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.import_path import load_module, load_object
 
 NumpyEnv = gymnasium.Env[Any, Any]
 
@@ -28,17 +35,30 @@ class GymnasiumEnvironments(VectorEnvironment):
     def __init__(self, settings: EnvSettings, seeds: dict[int, int], with_frames: bool) -> None:
         self.indices = list(seeds)
         render_mode = "rgb_array" if with_frames else None
-        self._envs = [_make_one(settings.name, render_mode) for _ in self.indices]
+        self._name, self._num_steps = settings.name, 0
+        self._envs = [_make_one(settings, render_mode) for _ in with_progress(self.indices)]
         self.spec = _spec_of(self._envs[0], settings.name)
         num = len(self._envs)
         self.observations = np.zeros((num, *self.spec.observation_shape), self.spec.observation_dtype)
         self._rewards = np.zeros(num, np.float32)
+        self._numbers = None if self.spec.is_image else self.observations.reshape(-1)  # a view; bytes are finite
+        self._no_rewards, self._no_numbers = np.zeros(num, np.float32), np.zeros(self.observations.size, np.float32)
         self._terminated = np.zeros(num, np.bool_)
         self._truncated = np.zeros(num, np.bool_)
-        for k, (env, seed) in enumerate(zip(self._envs, seeds.values(), strict=True)):
-            self.observations[k], _ = env.reset(seed=seed)
+        with _without_exit(settings.name):
+            for k, (env, seed) in enumerate(zip(self._envs, seeds.values(), strict=True)):
+                self.observations[k], _ = env.reset(seed=seed)
+        self._refuse_not_finite({})
 
     def step(self, actions: NDArray[np.int64]) -> Step:
+        self._num_steps += 1
+        with _without_exit(self._name):
+            final_observations = self._step_each(actions)
+        self._refuse_not_finite(final_observations)
+        return Step(self._rewards, self._terminated, self._truncated, final_observations)
+
+    def _step_each(self, actions: NDArray[np.int64]) -> dict[int, NDArray[np.generic]]:
+        """Returns the true last observations of truncated episodes."""
         final_observations: dict[int, NDArray[np.generic]] = {}
         for k, (env, action) in enumerate(zip(self._envs, actions.tolist(), strict=True)):
             observation, reward, terminated, truncated, _ = env.step(action)
@@ -51,7 +71,27 @@ class GymnasiumEnvironments(VectorEnvironment):
             self._rewards[k] = reward
             self._terminated[k] = terminated
             self._truncated[k] = truncated
-        return Step(self._rewards, self._terminated, self._truncated, final_observations)
+        return final_observations
+
+    def _refuse_not_finite(self, final_observations: Mapping[int, NDArray[np.generic]]) -> None:
+        """NaN and infinity are the environment's fault, and named here, before they reach the policy. Only products of
+        finite numbers with 0 are 0, so two dot products tell; the check costs 1 % of CartPole's step.
+        """
+        is_nan = self._rewards.dot(self._no_rewards) or (
+            self._numbers is not None and self._numbers.dot(self._no_numbers)
+        )
+        if not is_nan and not final_observations:
+            return
+        for k, index in enumerate(self.indices):
+            observations = (self.observations[k], final_observations.get(k, 0.0))
+            if not np.isfinite(self._rewards[k]):
+                raise self._at_fault(index, f"the reward {self._rewards[k]}")
+            if not all(np.isfinite(one).all() for one in observations):
+                raise self._at_fault(index, "an observation that is NaN or infinite")
+
+    def _at_fault(self, index: int, what: str) -> UserError:
+        when = f"in step {self._num_steps} since the start" if self._num_steps else "when it was reset"
+        return UserError(f"env.name={self._name}: environment {index} returned {what} {when}; fix it", EXIT_RUN_FAILED)
 
     def save(self) -> list[bytes] | None:
         try:
@@ -64,17 +104,21 @@ class GymnasiumEnvironments(VectorEnvironment):
 
     def restore(self, states: list[bytes]) -> None:
         for k, (env, state) in enumerate(zip(self._envs, states, strict=True)):
-            observation, layers = json.loads(state)
-            self.observations[k] = _from_json(observation)
-            for layer, attributes in zip(_layers(env), layers, strict=True):
-                for name, value in attributes.items():
-                    setattr(layer, name, _from_json(value))
+            self.observations[k] = _restore_one(env, state)
 
     def frame(self) -> NDArray[np.uint8]:
         try:
-            return np.asarray(self._envs[0].render(), np.uint8)
+            frame: Any = self._envs[0].render()
         except gymnasium.error.DependencyNotInstalled as error:
-            raise UserError(f"{self._envs[0]} cannot be rendered: {error}") from None
+            raise UserError(f"env.name={self._name} cannot be rendered: {error}") from None
+        except NotImplementedError:
+            frame = None
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            raise UserError(
+                f"env.name={self._name} cannot be rendered: its render() gives no frames [H, W, 3] with "
+                'render_mode="rgb_array"; evaluate it without --video and --render'
+            )
+        return frame.astype(np.uint8, copy=False)
 
     def close(self) -> None:
         for env in self._envs:
@@ -82,30 +126,99 @@ class GymnasiumEnvironments(VectorEnvironment):
 
 
 def describe(settings: EnvSettings) -> EnvironmentSpec:
-    env = _make_one(settings.name, None)
+    env = _make_one(settings, None)
     try:
         return _spec_of(env, settings.name)
     finally:
         env.close()
 
 
-def _make_one(name: str, render_mode: str | None) -> NumpyEnv:
+def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
+    """Restores one environment from each of them in turn."""
+    if not states:
+        return
+    env = _make_one(settings, None)
+    shape = _spec_of(env, settings.name).observation_shape
     try:
-        return gymnasium.make(name, render_mode=render_mode, disable_env_checker=True)
+        for k, state in enumerate(states):
+            try:
+                observation = _restore_one(env, state)
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise DamagedStateError(k, f"{type(error).__name__}: {error}") from None
+            if np.shape(observation) != shape:
+                raise DamagedStateError(k, f"an observation of shape {np.shape(observation)}, not {shape}")
+    finally:
+        env.close()
+
+
+@contextmanager
+def _without_exit(name: str) -> Iterator[None]:
+    """Around the environment's own code: it may not end the run as if that had finished."""
+    try:
+        yield
+    except SystemExit as error:
+        message = f"env.name={name}: the environment called sys.exit({error.code!r}); let it raise an error instead"
+        raise UserError(message, EXIT_RUN_FAILED) from None
+
+
+def _make_one(settings: EnvSettings, render_mode: str | None) -> NumpyEnv:
+    """Not every constructor takes a `render_mode`: it is passed only where something is to be rendered."""
+    name = settings.name
+    rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    try:
+        if is_import_path(name):
+            load_module(name.partition(":")[0], f"env.name={name}")  # also of the current folder; it registers the id
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*possible render_modes")  # `frame` sees whether it renders
+            env: NumpyEnv = gymnasium.make(name, disable_env_checker=True, **rendering, **settings.kwargs)
     except (gymnasium.error.Error, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"env.name={name}: {reason}; use a Gymnasium id such as CartPole-v1, "
-            f"or a Procgen game: {', '.join(PROCGEN_GAMES)}"
-        ) from None
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"env.name={name}: {reason}; {_remedy(name)}") from None
+    except (MemoryError, UserError):
+        raise  # no fault of the environment
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the environment's module or constructor can raise anything
+        given = f" with env.kwargs={settings.kwargs}" if settings.kwargs else ""
+        faulty = "env.kwargs, or the environment" if settings.kwargs else "the environment"
+        remedy = f"fix {faulty}" if render_mode is None else "fix it, or leave out --video and --render"
+        raise UserError(f"env.name={name}{given} cannot be made: {_raised(error)}; {remedy}") from None
+    for path, arguments in settings.wrappers:
+        env = _wrapped(env, path, arguments)
+    return env
+
+
+def _wrapped(env: NumpyEnv, path: str, arguments: dict[str, Any]) -> NumpyEnv:
+    wrapper = load_object(path, "env.wrappers")
+    try:
+        wrapped: NumpyEnv = wrapper(env, **arguments)
+    except TypeError as error:
+        raise UserError(f"env.wrappers={path} with the arguments {arguments}: {error}") from None
+    if not isinstance(wrapped, gymnasium.Env):
+        raise UserError(f"env.wrappers={path} made a {type(wrapped).__name__}; it should make a gymnasium.Env")
+    return wrapped
+
+
+def _remedy(name: str) -> str:
+    """The name that was perhaps meant, or the kinds of names there are."""
+    close = difflib.get_close_matches(name, [*PROCGEN_GAMES, *gymnasium.registry], n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    kinds = "use a Gymnasium id such as CartPole-v1, your own as my_module:Corridor-v0 (the module registers it)"
+    return f"{kinds}, or a Procgen game: {', '.join(PROCGEN_GAMES)}"
+
+
+def _raised(error: BaseException) -> str:
+    """`ValueError: no such level (levels.py, line 7)`: the error in one line, with the place that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if reason else ''}{reason} ({place.filename}, line {place.lineno})"
 
 
 def _spec_of(env: NumpyEnv, name: str) -> EnvironmentSpec:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
         raise UserError(f"env.name={name} has actions {actions}; this suite needs Discrete(n) from 0")
-    if not isinstance(observations, gymnasium.spaces.Box):
-        raise UserError(f"env.name={name} has observations {observations}; this suite needs a Box")
+    if not isinstance(observations, gymnasium.spaces.Box) or not observations.shape:
+        raise UserError(f"env.name={name} has observations {observations}; this suite needs a Box of one or more axes")
     is_image = observations.dtype == np.uint8 and len(observations.shape) == 3
     return EnvironmentSpec(observations.shape, np.dtype(np.uint8 if is_image else np.float32), int(actions.n))
 
@@ -121,6 +234,15 @@ def _layers(env: NumpyEnv) -> Iterator[Any]:
         yield layer
         layer = layer.env
     yield layer
+
+
+def _restore_one(env: NumpyEnv, state: bytes) -> Any:
+    """Sets the attributes of an environment and its wrappers to a saved state; returns the observation."""
+    observation, layers = json.loads(state)
+    for layer, attributes in zip(_layers(env), layers, strict=True):
+        for name, value in attributes.items():
+            setattr(layer, name, _from_json(value))
+    return _from_json(observation)
 
 
 def _attributes(layer: Any) -> dict[str, Any]:

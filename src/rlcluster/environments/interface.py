@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+
 
 class EnvironmentSpec(NamedTuple):
     """The observation and action space of an environment."""
@@ -32,6 +34,14 @@ class Step(NamedTuple):
     terminated: NDArray[np.bool_]  # [N] the episode reached a terminal state
     truncated: NDArray[np.bool_]  # [N] the episode was cut off in a non-terminal state
     final_observations: dict[int, NDArray[np.generic]]  # the true last observation where truncated
+
+
+class DamagedStateError(UserError):
+    """The saved state of a simulator is not what `save` returned."""
+
+    def __init__(self, environment: int, reason: str) -> None:
+        message = f"the saved state of environment {environment} is damaged ({reason}); use an earlier checkpoint"
+        super().__init__(message, EXIT_RUN_FAILED)
 
 
 class VectorEnvironment(ABC):

@@ -20,7 +20,8 @@ import numpy as np
 from cffi import FFI
 from numpy.typing import NDArray
 
-from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
+from rlcluster.environments.construction import with_progress
+from rlcluster.environments.interface import DamagedStateError, EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
@@ -98,7 +99,7 @@ class ProcgenEnvironments(VectorEnvironment):
         self._alive: list[Any] = []  # C memory that the engine refers to
         self._handles = [
             self._start(k, {**options, "rand_seed": seed, "render_human": with_frames and k == 0})
-            for k, seed in enumerate(seeds.values())
+            for k, seed in enumerate(with_progress(seeds.values()))
         ]
         self._num_threads = min(num_threads, num)
         self._threads = ThreadPoolExecutor(self._num_threads - 1) if self._num_threads > 1 else None
@@ -125,12 +126,7 @@ class ProcgenEnvironments(VectorEnvironment):
     def restore(self, states: list[bytes]) -> None:
         if len(states) != self.num_envs:
             raise ValueError(f"{len(states)} states for {self.num_envs} environments")
-        for state in states:  # the engine aborts the process on a damaged state, so check first
-            if hashlib.sha256(state[32:]).digest() != state[:32]:
-                raise UserError(
-                    "the state of a Procgen environment is damaged; use an earlier checkpoint",
-                    EXIT_RUN_FAILED,
-                )
+        check_states(states)
         for handle, state in zip(self._handles, states, strict=True):
             self._library.set_state(handle, 0, state[32:], len(state) - 32)
             self._library.libenv_observe(handle)
@@ -212,6 +208,13 @@ def describe(settings: EnvSettings, game: str) -> EnvironmentSpec:
     engine_options(settings, game)
     _engine()
     return SPEC
+
+
+def check_states(states: Sequence[bytes]) -> None:
+    """By their hashes: the engine aborts the process on a damaged state."""
+    for k, state in enumerate(states):
+        if hashlib.sha256(state[32:]).digest() != state[:32]:
+            raise DamagedStateError(k, "it does not match its hash")
 
 
 def engine_options(settings: EnvSettings, game: str) -> dict[str, Any]:

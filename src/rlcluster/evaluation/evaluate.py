@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from rlcluster import environments
-from rlcluster.environments.interface import VectorEnvironment
+from rlcluster.environments.interface import EnvironmentSpec, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
-from rlcluster.evaluation.frames import Screen, VideoFile
+from rlcluster.evaluation.frames import VIDEO_SUFFIXES, Screen, VideoFile
 from rlcluster.networks.information import InformationMeter
-from rlcluster.networks.policy import ActorCritic, make_policy, sample_actions
+from rlcluster.networks.policy import Policy, make_policy, sample_actions
 from rlcluster.reports import statistics
 from rlcluster.reports.output_paths import check_output_file
-from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint, settings_of
+from rlcluster.runs.checkpoint import Checkpoint
 from rlcluster.runs.checkpoints import find_checkpoint, latest_run
 from rlcluster.runs.evaluations import write_evaluation
 from rlcluster.settings.games import procgen_game
@@ -30,6 +30,7 @@ from rlcluster.system.errors import UserError
 MAX_ENVS = 64
 FIRST_ENVIRONMENT = 1_000_000  # separate from training's indices, so the two never share a random stream
 NOISE_BLOCK = 1024
+LEVELS = ("test", "train", "both")
 WIDTH = 60
 
 # Called after each step with the environments, the number of finished episodes, and whether environment 0 was active.
@@ -48,17 +49,38 @@ class Episodes(NamedTuple):
 class Agent(NamedTuple):
     """A trained policy and the settings it was trained with."""
 
-    policy: ActorCritic
+    policy: Policy
     settings: Settings
     checkpoint: Path
     steps_global: int
+    spec: EnvironmentSpec
+    noise: np.random.Generator  # for sampled actions
+
+    @torch.inference_mode()
+    def act(self, observation: Any, deterministic: bool = False) -> Any:
+        """The action for one observation, an int; or for a batch [B, ...] of them, an array [B]. `deterministic` takes
+        the greedy action instead of a sampled one.
+        """
+        observations = np.asarray(observation, self.spec.observation_dtype)
+        is_single = observations.shape == self.spec.observation_shape
+        if not is_single and observations.shape[1:] != self.spec.observation_shape:
+            raise UserError(
+                f"act: the observation has shape {list(observations.shape)}; {self.settings.env.name} has "
+                f"{list(self.spec.observation_shape)}, a batch one more dimension in front"
+            )
+        batch = np.ascontiguousarray(observations[None] if is_single else observations)
+        logits = self.policy(torch.from_numpy(batch)).logits
+        draws = torch.from_numpy(self.noise.random(len(batch)))
+        actions = (logits.argmax(-1) if deterministic else sample_actions(logits, draws)).numpy()
+        return int(actions[0]) if is_single else actions
 
 
 def evaluate_command(options: argparse.Namespace) -> int:
     """`rlcluster evaluate`."""
-    path = find_checkpoint(Path(options.checkpoint) if options.checkpoint else latest_run())
-    agent = load_agent(path, options.env)
-    spec = environments.describe(agent.settings.env)
+    _check_outputs(options)
+    checkpoint = find_checkpoint(Path(options.checkpoint) if options.checkpoint else latest_run())
+    path, agent = checkpoint.path, load_agent(checkpoint, options.env)
+    spec = agent.spec
     shape = (spec.observation_shape[2], *spec.observation_shape[:2]) if spec.is_image else spec.observation_shape
     say(f"Environment: {agent.settings.env.name}")
     say(f"Observation shape: {shape}")
@@ -66,10 +88,10 @@ def evaluate_command(options: argparse.Namespace) -> int:
     say("Device: cpu")
     say(f"Checkpoint: {path}\n")
     say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
-    if options.json:
-        check_output_file("--json", Path(options.json))
     results = {}
-    for levels in _chosen_levels(options.levels, agent.settings.env):
+    if options.levels != "test" and procgen_game(agent.settings.env.name) is None:
+        say(f"--levels {options.levels}: {agent.settings.env.name} has no levels; it is evaluated once, as it is")
+    for levels in chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
         with Monitor(options.num_episodes, options.render, _video_path(options, levels)) as monitor:
             episodes = play(
@@ -82,39 +104,64 @@ def evaluate_command(options: argparse.Namespace) -> int:
             )
         results[levels] = summarise(episodes)
         say(results_text(results[levels], _levels_text(env, agent.settings.env, levels)))
+    if len(results) == 2:
+        gap = results["train"]["reward_mean"] - results["test"]["reward_mean"]
+        say(f"Generalisation Gap: {gap:.2f} (mean reward on training levels less that on unseen ones)")
     if options.json:
-        facts = {
-            "checkpoint": str(path),
-            "env": agent.settings.env.name,
-            "steps_global": agent.steps_global,
-            "deterministic": options.deterministic,
-            "seed": options.seed,
-        }
-        write_evaluation(Path(options.json), facts, results)
+        write_evaluation(Path(options.json), _facts(agent, options.deterministic, options.seed), results)
         say(f"Results written to: {options.json}")
     return 0
 
 
-def load_agent(path: Path, env_name: str | None = None) -> Agent:
-    """The policy of a checkpoint, for the environment it was trained on or a compatible one."""
-    content = load_checkpoint(path)
-    try:
-        settings = settings_of(content)
-        parameters = content["learner"]["parameters"]
-        steps_global = content["learner"]["steps_global"]
-    except (KeyError, ValueError, TypeError):
-        raise CheckpointError(path, "was written by another version of rlcluster") from None
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before anything is loaded or played."""
+    if options.json:
+        check_output_file("--json", Path(options.json))
+    if options.video:
+        check_output_file("--video", Path(options.video), VIDEO_SUFFIXES)
+
+
+def evaluate_agent(
+    agent: Agent, levels: str, num_episodes: int, deterministic: bool = False, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The facts of an evaluation and its results by levels, without a word on the console."""
+    if levels not in LEVELS:
+        raise UserError(f"levels={levels}: should be one of {', '.join(LEVELS)}")
+    results = {
+        one: summarise(play(agent.policy, level_settings(agent.settings.env, one, seed), num_episodes, deterministic))
+        for one in chosen_levels(levels, agent.settings.env)
+    }
+    return _facts(agent, deterministic, seed), results
+
+
+def _facts(agent: Agent, deterministic: bool, seed: int) -> dict[str, Any]:
+    return {
+        "checkpoint": str(agent.checkpoint),
+        "env": agent.settings.env.name,
+        "steps_global": agent.steps_global,
+        "deterministic": deterministic,
+        "seed": seed,
+    }
+
+
+def load_agent(checkpoint: Checkpoint, env_name: str | None = None, seed: int = 0) -> Agent:
+    """The policy of a checkpoint, for the environment it was trained on or a compatible one; `seed` is that of the
+    actions which `act` samples.
+    """
+    settings, steps_global = checkpoint.settings, checkpoint.steps_global
+    parameters = checkpoint.parameters()
     if env_name is not None:
         settings = settings.model_copy(update={"env": settings.env.model_copy(update={"name": env_name})})
-    policy = make_policy(settings.policy, environments.describe(settings.env), 0, _kernels(settings))
+    spec = environments.describe(settings.env)
+    policy = make_policy(settings.policy, spec, 0, _kernels(settings))
     try:
         policy.load_state_dict(parameters)
     except RuntimeError:
         raise UserError(
-            f"{path} holds a {settings.policy.network} policy that does not fit {settings.env.name}; "
+            f"{checkpoint.path} holds a {settings.policy.network} policy that does not fit {settings.env.name}; "
             "omit --env, or give an environment with the same observations and actions"
         ) from None
-    return Agent(policy, settings, path, steps_global)
+    return Agent(policy, settings, checkpoint.path, steps_global, spec, generator(seed, Purpose.EVALUATION, 0))
 
 
 def level_settings(env: EnvSettings, levels: str, seed: int) -> EnvSettings:
@@ -132,7 +179,7 @@ def _kernels(settings: Settings) -> KernelsName:
 
 @torch.inference_mode()
 def play(
-    policy: ActorCritic,
+    policy: Policy,
     env: EnvSettings,
     num_episodes: int,
     deterministic: bool = False,
@@ -178,16 +225,18 @@ def play(
 
 
 def summarise(episodes: Episodes) -> dict[str, Any]:
-    """Mean, standard deviation, range and a 95 % interval of the mean (seeded percentile bootstrap over episodes)."""
+    """Mean, standard deviation, range and, of enough episodes, a 95 % interval of the mean (seeded percentile bootstrap
+    over episodes).
+    """
     rewards, lengths = episodes.rewards, episodes.lengths
-    interval = statistics.estimate({"episodes": rewards}, statistics.mean)
+    mean = statistics.estimate({"episodes": rewards}, statistics.mean, minimum=statistics.MIN_EPISODES)
     return {
         "episodes": len(rewards),
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "reward_min": float(rewards.min()),
         "reward_max": float(rewards.max()),
-        "reward_interval_95": [interval.low, interval.high],
+        "reward_interval_95": None if mean.low is None else [mean.low, mean.high],
         "length_mean": float(lengths.mean()),
         "length_std": float(lengths.std()),
         "levels_completed": None if episodes.completed is None else float(episodes.completed.mean()),
@@ -196,7 +245,6 @@ def summarise(episodes: Episodes) -> dict[str, Any]:
 
 
 def results_text(result: dict[str, Any], levels: str) -> str:
-    low, high = result["reward_interval_95"]
     lines = [
         "",
         "=" * WIDTH,
@@ -205,7 +253,7 @@ def results_text(result: dict[str, Any], levels: str) -> str:
         *([f"Levels: {levels}"] if levels else []),
         f"Episodes: {result['episodes']}",
         f"Mean Reward: {result['reward_mean']:.2f} ± {result['reward_std']:.2f}",
-        f"95% Confidence Interval of the Mean: {low:.2f} to {high:.2f}",
+        f"95% Confidence Interval of the Mean: {_interval_text(result['reward_interval_95'])}",
         f"Min/Max Reward: {result['reward_min']:.2f} / {result['reward_max']:.2f}",
         f"Mean Episode Length: {result['length_mean']:.2f} ± {result['length_std']:.2f}",
     ]
@@ -213,6 +261,12 @@ def results_text(result: dict[str, Any], levels: str) -> str:
         lines.append(f"Levels Completed: {result['levels_completed']:.1%}")
     lines.append(f"Action Information: {result['action_information']:.3f} nats (0: the policy ignores what it sees)")
     return "\n".join([*lines, "=" * WIDTH])
+
+
+def _interval_text(interval: list[float] | None) -> str:
+    if interval is None:
+        return f"not shown below {statistics.MIN_EPISODES} episodes"
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"
 
 
 class Monitor:
@@ -264,7 +318,7 @@ def _noise(seed: int, indices: range) -> Any:
         yield from np.stack([stream.random(NOISE_BLOCK) for stream in streams], 1)
 
 
-def _chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
+def chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
     """Environments without levels are evaluated once, as "test"."""
     if procgen_game(env.name) is None:
         return ("test",)

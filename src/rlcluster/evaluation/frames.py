@@ -16,8 +16,10 @@ from av.container import OutputContainer
 from numpy.typing import NDArray
 
 from rlcluster.reports.output_paths import check_output_file
-from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.atomic_file import StorageError
+from rlcluster.system.errors import UserError
 
+VIDEO_SUFFIXES = (".mp4",)
 FRAMES_PER_SECOND = 15  # as in Procgen
 MIN_SIDE = 256  # smaller frames are enlarged, pixel by pixel
 ENCODING = {
@@ -30,7 +32,7 @@ class VideoFile:
     """An mp4 file (H.264), written frame by frame with PyAV."""
 
     def __init__(self, path: Path) -> None:
-        check_output_file("--video", path, (".mp4",))
+        check_output_file("--video", path, VIDEO_SUFFIXES)
         self.path = path
         self._container: OutputContainer | None = None
         self._stream: VideoStream
@@ -64,7 +66,7 @@ class VideoFile:
             yield
         except OSError as error:
             self._container = None
-            raise UserError(f"--video {self.path}: {error.strerror}", EXIT_STORAGE) from None
+            raise StorageError(f"--video {self.path}", error) from None
 
 
 class Screen:

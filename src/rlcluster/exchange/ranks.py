@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
-from rlcluster.system.clock import PhaseTimer
+from rlcluster.system.clock import PhaseTimer, wait_while_running
 from rlcluster.system.console import say
-from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError
-from rlcluster.system.launcher import Placement
+from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, EXIT_USAGE, RankError, UserError
+from rlcluster.system.launcher import Placement, wait_for_port
 
+NEVER = timedelta(days=365)  # gloo's own time-out would count while a run is stopped
+SHORTEST = timedelta(milliseconds=1)  # torch counts whole milliseconds, and takes 0 for no time-out
 DIAGNOSIS_SECONDS = 3.0  # for the surviving ranks to find out which one is missing
-MIN_JOIN_SECONDS = 60.0
-JOIN_GRACE_SECONDS = 10.0
+MIN_START_SECONDS = 60.0  # to join, and to be ready to train
+START_GRACE_SECONDS = 10.0  # a rank that cannot join, or whose helpers do not start, says so itself
+ASK_SECONDS = 0.1
 
 
 class LostRankError(RankError):
@@ -72,6 +75,9 @@ class Ranks:
         assert content is not None
         return content
 
+    def end_start_up(self) -> None:
+        """All ranks are ready to train: from now on, one that is far behind the others has failed."""
+
     def count(self, name: str) -> int:
         """Increments the counter `name` that all ranks share; returns its value. Waits for no other rank."""
         self._marks[name] = self._marks.get(name, 0) + 1
@@ -104,17 +110,23 @@ class Ranks:
 
 
 class GlooRanks(Ranks):
-    """This rank and its peers, through torch.distributed with gloo."""
+    """This rank and its peers, through torch.distributed with gloo.
+
+    Until `end_start_up` they wait for each other as long as they may take to join: on a busy machine some have imported
+    their modules, started their helpers and made their environments long before the others.
+    """
 
     def __init__(self, placement: Placement, store: Any, timeout_seconds: float) -> None:
         super().__init__()
-        self.placement, self._store, self._timeout_seconds = placement, store, timeout_seconds
+        self.placement, self._store, self._training_timeout = placement, store, timeout_seconds
+        self._timeout_seconds = _start_timeout(timeout_seconds) + START_GRACE_SECONDS
+        self._is_starting = True
         self._watcher: threading.Thread | None = None
-        self._requested_at = math.inf  # start of the store request in flight
+        self._answered = threading.Event()  # there is no store request in flight
 
     def sum_(self, values: Tensor) -> Tensor:
         with self._collective():
-            distributed.all_reduce(values)
+            self._finish(distributed.all_reduce(values, async_op=True))
         return values
 
     def sum_bfloat16_(self, values: Tensor) -> Tensor:
@@ -125,39 +137,42 @@ class GlooRanks(Ranks):
         received = torch.empty_like(sent)
         sums = torch.empty_like(sent)
         with self._collective():
-            distributed.all_to_all_single(received, sent)
+            self._finish(distributed.all_to_all_single(received, sent, async_op=True))
             own = received.view(self.world_size, part).float().sum(0).bfloat16()
-            distributed.all_gather_single(sums, own)
+            self._finish(distributed.all_gather_single(sums, own, async_op=True))
         return values.copy_(sums[: len(values)])
 
     def max_(self, values: Tensor) -> Tensor:
         with self._collective():
-            distributed.all_reduce(values, distributed.ReduceOp.MAX)
+            self._finish(distributed.all_reduce(values, distributed.ReduceOp.MAX, async_op=True))
         return values
 
     def gather_rows(self, rows: Tensor) -> Tensor:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
         with self._collective():
-            distributed.all_gather(counts, torch.tensor([len(rows)]))
+            self._finish(distributed.all_gather(counts, torch.tensor([len(rows)]), async_op=True))
         longest = max(int(count) for count in counts)
         padded = torch.zeros(longest, *rows.shape[1:], dtype=rows.dtype)
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in counts]
         if longest:
             with self._collective():
-                distributed.all_gather(parts, padded)
+                self._finish(distributed.all_gather(parts, padded, async_op=True))
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
 
     def broadcast(self, content: bytes | None) -> bytes:
         length = torch.tensor([0 if content is None else len(content)])
         with self._collective():
-            distributed.broadcast(length, 0)
+            self._finish(distributed.broadcast(length, 0, async_op=True))
         if not int(length):
             return b""
         values = to_tensor(content) if content is not None else torch.empty(int(length), dtype=torch.uint8)
         with self._collective():
-            distributed.broadcast(values, 0)
+            self._finish(distributed.broadcast(values, 0, async_op=True))
         return values.numpy().tobytes()
+
+    def end_start_up(self) -> None:
+        self._timeout_seconds, self._is_starting = self._training_timeout, False
 
     def count(self, name: str) -> int:
         with self._store_request():
@@ -177,41 +192,54 @@ class GlooRanks(Ranks):
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch_store_requests, daemon=True)
             self._watcher.start()
-        self._requested_at = time.monotonic()
+        self._answered.clear()
         try:
             yield
         except RuntimeError as error:
-            raise self._diagnose(str(error), time.monotonic() - self._requested_at) from None
+            raise self._diagnose(str(error)) from None
         finally:
-            self._requested_at = math.inf
+            self._answered.set()
 
     def _watch_store_requests(self) -> None:
-        while time.monotonic() - self._requested_at < self._timeout_seconds:
+        while wait_while_running(self._answered.wait, self._timeout_seconds):
             time.sleep(min(1.0, self._timeout_seconds / 4))
-        _exit_with_timeout(
-            f"rank 0 did not answer for {self._timeout_seconds:g} s (parallel.timeout_seconds); continue with --resume"
-        )
+        _exit_with_timeout(f"rank 0 did not answer {self._limit()}")
 
     @contextlib.contextmanager
     def _collective(self) -> Iterator[None]:
         with self.timer("sync"):
-            start = time.perf_counter()
             try:
                 yield
-            except RuntimeError as error:  # gloo raises it for closed connections and for time-outs
-                raise self._diagnose(str(error), time.perf_counter() - start) from None
+            except TimeoutError:
+                raise self._diagnose(None) from None
+            except RuntimeError as error:  # gloo raises it for closed connections
+                raise self._diagnose(str(error)) from None
 
-    def _diagnose(self, message: str, waited_seconds: float) -> LostRankError:
-        """Each rank that sees the failure reports to the store: those that do not are the lost ones."""
+    def _finish(self, work: Any) -> None:
+        """Waits for a collective. Our time-out, not gloo's: it does not count while the run is stopped (Ctrl-Z)."""
+        if not wait_while_running(partial(_is_done_within, work), self._timeout_seconds):
+            raise TimeoutError
+
+    def _diagnose(self, message: str | None) -> LostRankError:
+        """Each rank that sees the failure reports to the store: those that do not are the lost ones. `message` is the
+        failure's; None: a time-out.
+        """
         missing = self._missing_ranks()
         failed_rank = missing[0] if len(missing) == 1 else None
         names = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-        if waited_seconds >= 0.9 * self._timeout_seconds:
-            limit = f"for {waited_seconds:.0f} s (parallel.timeout_seconds={self._timeout_seconds:g})"
+        if message is None:
             who = f"{names} did not answer" if missing else "the ranks did not reach each other"
-            return LostRankError(f"{who} {limit}; continue with --resume", EXIT_TIMEOUT, failed_rank)
+            return LostRankError(f"{who} {self._limit()}", EXIT_TIMEOUT, failed_rank)
         what = f"the connection to {names} was lost" if missing else f"a collective failed: {message.splitlines()[0]}"
-        return LostRankError(f"{what}; continue with --resume", EXIT_RUN_FAILED, failed_rank)
+        when = " during start-up; start again" if self._is_starting else "; continue with --resume"
+        return LostRankError(f"{what}{when}", EXIT_RUN_FAILED, failed_rank)
+
+    def _limit(self) -> str:
+        """How long this rank has waited for others, and what to do now."""
+        seconds = f"for {self._timeout_seconds:g} s"
+        if self._is_starting:
+            return f"{seconds} during start-up; raise parallel.timeout_seconds if that is too short, and start again"
+        return f"{seconds} (parallel.timeout_seconds={self._timeout_seconds:g}); continue with --resume"
 
     def _missing_ranks(self) -> list[int]:
         """The ranks that did not report to the store. If the store is unreachable, rank 0's machine is lost."""
@@ -232,6 +260,17 @@ class GlooRanks(Ranks):
         return [0]
 
 
+def _is_done_within(work: Any, seconds: float) -> bool:
+    """Raises a RuntimeError if the collective has failed."""
+    try:
+        work.wait(max(timedelta(seconds=seconds), SHORTEST))
+    except RuntimeError:
+        if not work.is_completed():
+            return False  # not within this time
+        work.wait()  # has failed and says why, or has ended just now
+    return True
+
+
 def _quietly(function: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the store is unreachable
         function()
@@ -239,58 +278,114 @@ def _quietly(function: Callable[[], None]) -> None:
 
 def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Joins the other ranks: through the file `rendezvous` on one machine, else by the launcher's variables."""
-    join_timeout = max(timeout_seconds, MIN_JOIN_SECONDS)
-    where = rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
-    message = (
-        f"rank {placement.rank} of {placement.world_size} did not reach the others within {join_timeout:g} s at "
-        f"{where}; check that all ranks were started and that all machines use this address and can reach it; set "
-        "GLOO_SOCKET_IFNAME where a machine has several networks"
-    )
-    with _watchdog(join_timeout + JOIN_GRACE_SECONDS, message):
+    join_timeout, start = _start_timeout(timeout_seconds), time.monotonic()
+    with _watchdog(join_timeout + START_GRACE_SECONDS, lambda: _not_reached(placement, rendezvous, start)):
         try:
             store = _store(placement, join_timeout, rendezvous)
-            _wait_for_all(placement, store)
+            _wait_for_all(placement, store, join_timeout)
             distributed.init_process_group(
-                "gloo",
-                store=store,
-                rank=placement.rank,
-                world_size=placement.world_size,
-                timeout=timedelta(seconds=timeout_seconds),
+                "gloo", store=store, rank=placement.rank, world_size=placement.world_size, timeout=NEVER
             )
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise LostRankError(f"{message} ({reason})", EXIT_TIMEOUT, None) from None
+        except (RuntimeError, TimeoutError) as error:
+            reason = next((line for line in str(error).splitlines() if line), "time-out")
+            if "EADDRINUSE" in reason:
+                raise UserError(
+                    f"rank 0 cannot listen at {_meeting_point(rendezvous)}: another process of this machine uses the "
+                    "port, perhaps a second one with RANK=0; set MASTER_PORT (or cluster.master_port) to a free one on "
+                    "all ranks",
+                    EXIT_RUN_FAILED,
+                ) from None
+            message = f"{_not_reached(placement, rendezvous, start)} ({reason})"
+            raise LostRankError(message, EXIT_TIMEOUT, None) from None
     own = distributed.PrefixStore("rlcluster", store)  # type: ignore[attr-defined]
     return GlooRanks(placement, own, timeout_seconds)
 
 
+def _start_timeout(timeout_seconds: float) -> float:
+    return max(timeout_seconds, MIN_START_SECONDS)
+
+
+def _not_reached(placement: Placement, rendezvous: str | None, start: float) -> str:
+    """What a rank says that could not join, after the time it has really tried."""
+    return (
+        f"rank {placement.rank} of {placement.world_size} did not reach the others at {_meeting_point(rendezvous)} in "
+        f"{time.monotonic() - start:.0f} s; check that all ranks were started and that all machines use this address "
+        "and can reach it; set GLOO_SOCKET_IFNAME where a machine has several networks"
+    )
+
+
+def _meeting_point(rendezvous: str | None) -> str:
+    return rendezvous or f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
+
+
 def _store(placement: Placement, join_timeout: float, rendezvous: str | None) -> Any:
     """A launcher may keep one store across restarts: the prefix hides what an earlier attempt left there."""
-    if rendezvous is None:
+    if rendezvous is not None:
+        store: Any = distributed.FileStore(rendezvous, placement.world_size)  # type: ignore[attr-defined]
+        store.set_timeout(timedelta(seconds=join_timeout))
+        return distributed.PrefixStore(f"attempt_{placement.restarts}", store)  # type: ignore[attr-defined]
+    if placement.rank > 0:
+        wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), join_timeout)
+    if placement.is_under_torchrun:  # torchrun may keep the store itself
         store, _, _ = next(iter(distributed.rendezvous("env://", timeout=timedelta(seconds=join_timeout))))  # type: ignore[attr-defined]
     else:
-        store = distributed.FileStore(rendezvous, placement.world_size)  # type: ignore[attr-defined]
+        store = distributed.TCPStore(  # type: ignore[attr-defined]
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            placement.world_size,
+            is_master=placement.rank == 0,
+            timeout=timedelta(seconds=join_timeout),
+            wait_for_workers=False,  # `_wait_for_all` can name those that are missing
+        )
     store.set_timeout(timedelta(seconds=join_timeout))
     return distributed.PrefixStore(f"attempt_{placement.restarts}", store)  # type: ignore[attr-defined]
 
 
-def _wait_for_all(placement: Placement, store: Any) -> None:
-    """Waits for every rank before gloo connects them: they may start further apart than gloo's time-out."""
+def _wait_for_all(placement: Placement, store: Any, join_timeout: float) -> None:
+    """Waits for every rank before gloo connects them: they may start further apart than its time-out, and two with the
+    same number would hang it. Until all have arrived, everyone refuses to start with a duplicate.
+    """
+    if store.add(f"arrived/{placement.rank}", 1) > 1:
+        store.set("duplicate", str(placement.rank))
+        raise _duplicate(placement.rank)
     if store.add("arrived", 1) == placement.world_size:
         store.set("complete", "1")
-    store.wait(["complete"])
+    if not wait_while_running(partial(_is_complete_within, placement, store), join_timeout):
+        missing = [rank for rank in range(placement.world_size) if not store.check([f"arrived/{rank}"])]
+        raise TimeoutError(f"not started, or cut off: rank {', '.join(map(str, missing))}")
+
+
+def _is_complete_within(placement: Placement, store: Any, seconds: float) -> bool:
+    """Asks instead of waiting: the store logs every wait that is not answered."""
+    if store.check(["duplicate"]):
+        if placement.rank == 0:
+            time.sleep(DIAGNOSIS_SECONDS)  # it holds the store, in which the others are about to look
+        raise _duplicate(int(store.get("duplicate")))
+    if store.check(["complete"]):
+        return True
+    time.sleep(min(seconds, ASK_SECONDS))
+    return False
+
+
+def _duplicate(rank: int) -> LostRankError:
+    message = f"two processes have RANK={rank}; give each process of the launch command its own"
+    return LostRankError(message, EXIT_USAGE, rank)
 
 
 @contextlib.contextmanager
-def _watchdog(seconds: float, message: str) -> Iterator[None]:
+def _watchdog(seconds: float, message: Callable[[], str]) -> Iterator[None]:
     """Exits this process if the block does not end: a rank that resolves its own name to loopback waits for ever."""
-    timer = threading.Timer(seconds, _exit_with_timeout, (message,))
-    timer.daemon = True
-    timer.start()
+    has_ended = threading.Event()
+
+    def watch() -> None:
+        if not wait_while_running(has_ended.wait, seconds):
+            _exit_with_timeout(message())
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        has_ended.set()
 
 
 def _exit_with_timeout(message: str) -> None:

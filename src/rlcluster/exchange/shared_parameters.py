@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,27 +72,44 @@ def require_store_order() -> None:
         )
 
 
+class HogwildShape(NamedTuple):
+    """The layout of HogwildParameters: each worker's step count, the optimiser's, then one row per tensor."""
+
+    size: int  # parameters
+    num_workers: int
+    statistics: tuple[str, ...]  # of the optimiser, for each parameter
+
+    @property
+    def steps_bytes(self) -> int:
+        return round_up_to_cache_line(self.num_workers * torch.int64.itemsize)
+
+    @property
+    def header_bytes(self) -> int:
+        return self.steps_bytes + round_up_to_cache_line(torch.float32.itemsize)
+
+    @property
+    def num_bytes(self) -> int:
+        return _num_bytes(self.size, self.header_bytes, 1 + len(self.statistics))
+
+
 class HogwildParameters:
-    """The parameters and RMSProp statistics that A3C's workers share, and each worker's step count.
+    """The parameters and the optimiser's state that A3C's workers share, and each worker's step count.
 
     Updates are neither locked nor atomic (Hogwild, arXiv 1106.5730): concurrent ones may partly overwrite each other.
     """
 
-    def __init__(self, path: Path, size: int, num_workers: int) -> None:
-        header = _steps_bytes(num_workers)
-        memory = map_file(path, _num_bytes(size, header))
-        self.steps = memory[:header].view(torch.int64)[:num_workers]  # by worker
-        self.parameters, self.squares = memory[header:].view(torch.float32).view(2, size)
+    def __init__(self, path: Path, shape: HogwildShape) -> None:
+        memory = map_file(path, shape.num_bytes)
+        self.steps = memory[: shape.steps_bytes].view(torch.int64)[: shape.num_workers]  # by worker
+        step = memory[shape.steps_bytes : shape.header_bytes].view(torch.float32)[0]
+        self.parameters, *rows = memory[shape.header_bytes :].view(torch.float32).view(-1, shape.size)
+        self.optimizer_state = {"step": step, **dict(zip(shape.statistics, rows, strict=True))}
 
 
-def hogwild_file(size: int, num_workers: int) -> SharedFile:
-    return SharedFile(_num_bytes(size, _steps_bytes(num_workers)), REMEDY)
+def hogwild_file(shape: HogwildShape) -> SharedFile:
+    return SharedFile(shape.num_bytes, REMEDY)
 
 
-def _steps_bytes(num_workers: int) -> int:
-    return round_up_to_cache_line(num_workers * torch.int64.itemsize)
-
-
-def _num_bytes(size: int, header: int = HEADER_BYTES) -> int:
-    """The bytes of two tensors of this size and of the header before them."""
-    return header + 2 * size * torch.float32.itemsize
+def _num_bytes(size: int, header: int = HEADER_BYTES, rows: int = 2) -> int:
+    """The bytes of tensors of this size and of the header before them."""
+    return header + rows * size * torch.float32.itemsize

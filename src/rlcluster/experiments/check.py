@@ -16,10 +16,10 @@ from rlcluster import environments
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.procgen import SPEC
 from rlcluster.networks.kernels.library import KernelsMissingError, load
-from rlcluster.networks.policy import ActorCritic, make_policy
+from rlcluster.networks.policy import Policy, make_policy
 from rlcluster.settings.schema import EnvSettings, KernelsName, PolicySettings
 from rlcluster.system import cores, machine
-from rlcluster.system.console import say
+from rlcluster.system.console import counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.torch_build import cuda_note, installed_bytes
 
@@ -65,7 +65,7 @@ def samples_per_second(step: Callable[[], object], samples: int, seconds: float 
     return calls * samples / (time.perf_counter() - start)
 
 
-def forward_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[], object]:
+def forward_pass(policy: Policy, observations: torch.Tensor) -> Callable[[], object]:
     """A call that does the forward pass of a rollout."""
 
     def step() -> object:
@@ -75,12 +75,12 @@ def forward_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[]
     return step
 
 
-def training_pass(policy: ActorCritic, observations: torch.Tensor) -> Callable[[], None]:
+def training_pass(policy: Policy, observations: torch.Tensor) -> Callable[[], None]:
     """A call that does a forward and backward pass."""
 
     def step() -> None:
         output = policy(observations)
-        (output.logits.sum() + output.values.sum()).backward()
+        (output.logits.sum() + output.values.sum()).backward()  # type: ignore[no-untyped-call]
 
     return step
 
@@ -101,13 +101,14 @@ def _python() -> str:
 def _torch() -> str:
     threads, interop = torch.get_num_threads(), torch.get_num_interop_threads()
     note = cuda_note(torch.__version__, torch.version.cuda, installed_bytes())
-    return f"{torch.__version__}, {threads} threads (inter-op {interop}){note}"
+    return f"{torch.__version__}, {counted(threads, 'thread')} (inter-op {interop}){note}"
 
 
 def _cores() -> str:
     allowed, threads = cores.allowed(), torch.get_num_threads()
     if threads > allowed:
-        raise CheckFailedError(f"{threads} threads on {allowed} cores; use --num-threads {allowed}")
+        problem = f"{counted(threads, 'thread')} on {counted(allowed, 'core')}"
+        raise CheckFailedError(f"{problem}; use --num-threads {allowed}")
     return f"{allowed} available to this process ({machine.cpu_model()})"
 
 
@@ -146,7 +147,7 @@ def _kernels() -> str:
     return f"{ours.kernels}, training {ratio:.1f} times as fast as with PyTorch's convolutions"
 
 
-def rate(policy: ActorCritic, make_pass: Callable[[ActorCritic, torch.Tensor], Callable[[], object]]) -> float:
+def rate(policy: Policy, make_pass: Callable[[Policy, torch.Tensor], Callable[[], object]]) -> float:
     """Samples per second of passes over one chunk."""
     observations = random_observations(SPEC, policy.chunk_size)
     return samples_per_second(make_pass(policy, observations), len(observations))

@@ -22,7 +22,7 @@ from rlcluster.plan import ranks_that_fit
 from rlcluster.runs.files import make_folders, refuse_occupied
 from rlcluster.runs.metrics import copy_metrics
 from rlcluster.settings.algorithms import ALGORITHMS
-from rlcluster.settings.loading import load_settings
+from rlcluster.settings.loading import Files, files_of, load_settings
 from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import cores, machine
 from rlcluster.system.atomic_file import write_atomically
@@ -46,7 +46,7 @@ class ScaleRequest(NamedTuple):
     """The parsed command line. `flags` maps "section.name" to a value, `flag_names` to the flag's name."""
 
     algorithm: str | None
-    config: str | None
+    config: Files
     flags: Mapping[str, str]
     flag_names: Mapping[str, str]
     world_sizes: tuple[int, ...]
@@ -75,7 +75,7 @@ def scale_command(request: ScaleRequest) -> int:
         rows = _run_all(request, cases, stop)
         summary = summarise(rows, fitting)
         write_summary(request.output_dir, summary, _facts(request, settings, fitting))
-        write_plots(request.output_dir, summary, fitting)
+        write_plots(request.output_dir, summary, settings, fitting)
     say("\n" + table_text(summary, rows, settings, fitting))
     say(f"Results saved to: {request.output_dir}")
     if stop.signal_number is not None:
@@ -136,8 +136,7 @@ def _case(request: ScaleRequest, common: Mapping[str, str], base: Settings, scal
         flags["training.n_minibatches"] = str(base.num_minibatches)
     settings = load_settings(request.algorithm, MODE, request.config, flags)
     arguments = ["train", settings.algorithm, "--mode", MODE]
-    if request.config is not None:
-        arguments += ["--config", request.config]
+    arguments += [part for file in files_of(request.config) for part in ("--config", str(file))]
     arguments += [f"{request.flag_names[key]}={value}" for key, value in flags.items()]
     return Case(scaling, world_size, settings, arguments)
 
@@ -157,8 +156,7 @@ def _refuse_too_short(request: ScaleRequest, settings: Settings) -> None:
 
 def _refuse_untrainable(settings: Settings) -> None:
     spec = environments.describe(settings.env)
-    network = policy.choose_network(settings.policy, spec)
-    policy.choose_kernels(settings.hardware.kernels, network, spec)
+    policy.kernels_of(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
 
 
 def _run_all(request: ScaleRequest, cases: Sequence[Case], stop: StopRequest) -> list[RunRow]:

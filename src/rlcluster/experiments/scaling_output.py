@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcluster.experiments.scaling_statistics import QUANTITIES, Estimate, RunRow, SummaryRow
-from rlcluster.reports.drawing import PHASE_STYLES, four_panels, save, style
+from rlcluster.reports.drawing import PHASE_STYLES, figure_for, label, lift_from_frame, style
+from rlcluster.settings.games import game_name
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import counted
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLES = {"strong": style(0), "weak": style(1)}
+PANELS = {
+    "fps": ("Speed", "steps per second"),
+    "speedup": ("Speed-up", "relative to fewest ranks"),
+    "efficiency": ("Efficiency", "speed-up per rank"),
+}
+HEIGHT = 5.0  # inches, of the figure
 COLUMNS = ("ranks", "fps", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
 
 
@@ -94,21 +101,26 @@ def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], ranks_that_fit
     return notes
 
 
-def write_plots(folder: Path, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
+def write_plots(folder: Path, summary: Sequence[SummaryRow], settings: Settings, ranks_that_fit: int) -> None:
     """plots.png: fps, speed-up, efficiency and phase times over the number of ranks."""
-    figure, axes = four_panels()
-    titles = {"fps": "environment steps per second", "speedup": "speed-up", "efficiency": "efficiency"}
-    for axis, (quantity, title) in zip(axes.flat, titles.items(), strict=False):
-        _draw_curves(axis, summary, quantity, title)
-        _draw_ideal(axis, summary, quantity)
-        _shade_shared_cores(axis, summary, ranks_that_fit)
-        axis.set_ylim(bottom=0)  # last, because it fixes the upper limit too
-        axis.legend(frameon=False)
-    _draw_phases(axes[1, 1], summary)
-    save(figure, folder / "plots.png")
+    repeats = max((row.finished_repeats for row in summary), default=0)
+    setup = f"{game_name(settings.env.name)} · {counted(repeats, 'repeat')} · seed {settings.env.seed}"
+    with figure_for([folder / "plots.png"], HEIGHT) as figure:
+        figure.suptitle(f"Scaling of {settings.log_name} · {setup}")
+        axes = figure.subplots(2, 2)
+        for axis, (quantity, (title, unit)) in zip(axes.flat, PANELS.items(), strict=False):
+            _draw_curves(axis, summary, quantity)
+            _draw_ideal(axis, summary, quantity)
+            label(axis, title, "ranks", unit)
+            lift_from_frame(axis, is_from_zero=True)
+            _shade_shared_cores(axis, summary, ranks_that_fit)
+        _draw_phases(axes[1, 1], summary)
+        label(axes[1, 1], "Where the time goes", "ranks", "milliseconds per update")
+        handles, labels = axes[0, 1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels) or 1)
 
 
-def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title: str) -> None:
+def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> None:
     offset = max((row.world_size for row in summary), default=1) / 60  # so that error bars do not overlap
     for k, scaling in enumerate(dict.fromkeys(row.scaling for row in summary)):
         points = [
@@ -125,10 +137,7 @@ def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str, title
             label=scaling,
             **STYLES[scaling],
         )
-    axis.set_title(title)
-    axis.set_xlabel("ranks")
     axis.set_xticks(sorted({row.world_size for row in summary}))
-    axis.grid(alpha=0.3)
 
 
 def _draw_ideal(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> None:
@@ -140,8 +149,9 @@ def _draw_ideal(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> Non
 
 def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], ranks_that_fit: int) -> None:
     if any(row.is_beyond_cores for row in summary):
-        largest = max(row.world_size for row in summary)
-        axis.axvspan(ranks_that_fit + 0.5, largest + 0.25, color="#000000", alpha=0.08, lw=0, label="shared cores")
+        low, high = axis.get_xlim()
+        axis.axvspan(ranks_that_fit + 0.5, high, color="#000000", alpha=0.08, lw=0, label="shared cores")
+        axis.set_xlim(low, high)
 
 
 def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
@@ -150,14 +160,23 @@ def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
     bottoms = [0.0 for _ in measured]
     for phase in ("rollout", "learn", "sync"):
         heights = [1000 * estimate.mean if (estimate := row.estimates[f"t_{phase}"]) else 0.0 for row in measured]
-        axis.bar(positions, heights, bottom=bottoms, edgecolor="black", width=0.6, label=phase, **PHASE_STYLES[phase])
+        axis.bar(
+            positions,
+            heights,
+            bottom=bottoms,
+            edgecolor="#222222",
+            linewidth=0.5,
+            width=0.6,
+            label=phase,
+            **PHASE_STYLES[phase],
+        )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     are_several = len({row.scaling for row in summary}) > 1
     names = [f"{row.world_size}\n{row.scaling}" if are_several else str(row.world_size) for row in measured]
     axis.set_xticks(list(positions), names)
-    axis.set_xlabel("ranks")
-    axis.set_title("milliseconds per update, by phase")
-    axis.legend(frameon=False)
+    axis.set_xlim(-0.6, max(len(measured), 1) - 0.4)
+    axis.set_ylim(0, (max(bottoms, default=0.0) or 1.0) * 1.25)  # room for the legend above the bars
+    axis.legend(ncols=3, loc="upper center")
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

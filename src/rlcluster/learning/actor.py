@@ -14,9 +14,11 @@ from rlcluster.environments.interface import Step, VectorEnvironment
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.learning.actor_state import ActorState
 from rlcluster.learning.rollout import Rollout, RolloutShape
-from rlcluster.networks.policy import ActorCritic, log_probs_of, sample_actions
+from rlcluster.networks.policy import Policy, log_probs_of, sample_actions
 from rlcluster.runs.episodes import Episode
 from rlcluster.settings.schema import Settings
+from rlcluster.system.heartbeat import CALLS
+from rlcluster.system.phases import clock
 
 
 class Collected(NamedTuple):
@@ -55,7 +57,7 @@ class Actor:
     @torch.inference_mode()
     def collect(
         self,
-        policy: ActorCritic,
+        policy: Policy,
         version: int,
         is_over: Callable[[int], bool] | None = None,
         into: Rollout | None = None,
@@ -66,27 +68,39 @@ class Actor:
         rollout = into or self._own_rollout()
         rollout.envs.copy_(torch.tensor(self.environments.indices))
         rollout.versions.fill_(version)
-        noise = self._action_noise()
+        with clock("episodes"):
+            noise = self._action_noise()
         self._rollouts += 1
         terminated = torch.zeros_like(rollout.dones)  # [T, N]
         final_observations: dict[tuple[int, int], Any] = {}
         episodes: list[Episode] = []
         for t in range(rollout.n_steps):
-            rollout.observations[t] = torch.from_numpy(self.environments.observations)
-            logits, rollout.values[t] = policy(rollout.observations[t])
-            actions = sample_actions(logits, noise[t])
-            rollout.actions[t], rollout.log_probs[t] = actions, log_probs_of(logits, actions)
-            step = self.environments.step(actions.numpy())
-            rollout.rewards[t] = torch.from_numpy(step.rewards)
-            terminated[t] = torch.from_numpy(step.terminated)
-            rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
-            episodes += self._finished_episodes(t, step)
-            final_observations.update({(t, k): last for k, last in step.final_observations.items()})
+            actions = self._choose_actions(rollout, t, policy, noise[t])
+            with CALLS, clock("simulator", len(actions)):
+                step = self.environments.step(actions.numpy())
+            with clock("episodes"):
+                rollout.rewards[t] = torch.from_numpy(step.rewards)
+                terminated[t] = torch.from_numpy(step.terminated)
+                rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
+                episodes += self._finished_episodes(t, step)
+                final_observations.update({(t, k): last for k, last in step.final_observations.items()})
             if is_over is not None and is_over(t + 1):
                 rollout, terminated = rollout.first(t + 1), terminated[: t + 1]
                 break
-        self._set_next_values(rollout, policy, terminated, final_observations)
+        with clock("act"):
+            self._set_next_values(rollout, policy, terminated, final_observations)
         return Collected(rollout, episodes)
+
+    def _choose_actions(self, rollout: Rollout, t: int, policy: Policy, noise: Tensor) -> Tensor:
+        """[N] for step t, from the observations; fills the rollout's columns that are known before the step."""
+        with clock("copy"):
+            rollout.observations[t] = torch.from_numpy(self.environments.observations)
+        with clock("act", rollout.num_envs):
+            logits, rollout.values[t] = policy(rollout.observations[t])
+        with clock("sample"):
+            actions = sample_actions(logits, noise)
+            rollout.actions[t], rollout.log_probs[t] = actions, log_probs_of(logits, actions)
+        return actions
 
     def _own_rollout(self) -> Rollout:
         if self._own is None:
@@ -127,7 +141,7 @@ class Actor:
     def _set_next_values(
         self,
         rollout: Rollout,
-        policy: ActorCritic,
+        policy: Policy,
         terminated: Tensor,
         final_observations: dict[tuple[int, int], Any],
     ) -> None:

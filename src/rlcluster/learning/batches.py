@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlcluster.learning.losses import Loss, LossSums
 from rlcluster.learning.rollout import Rollout
-from rlcluster.networks.policy import ActorCritic
+from rlcluster.networks.policy import Policy
 
 
 class Batch(Protocol):
@@ -25,7 +25,7 @@ class Batch(Protocol):
     def num_samples(self) -> float:
         """Samples of all ranks."""
 
-    def losses(self, policy: ActorCritic, loss: Loss) -> Iterator[LossSums]:
+    def losses(self, policy: Policy, loss: Loss) -> Iterator[LossSums]:
         """Of each chunk, with the graph for its backward pass."""
 
 

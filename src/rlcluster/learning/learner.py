@@ -22,6 +22,7 @@ from rlcluster.learning.sums import NUM_SCALARS, explained_variance, information
 from rlcluster.learning.trajectories import Trajectories
 from rlcluster.settings.schema import Settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.phases import clock
 
 UPDATES: dict[str, type[Minibatches] | type[Trajectories]] = {"gae": Minibatches, "vtrace": Trajectories}
 
@@ -55,7 +56,7 @@ class Learner:
         self._sum_gradients = ranks.sum_bfloat16_ if settings.parallel.wire_dtype == "bfloat16" else ranks.sum_
         loss_function = LOSSES[settings.loss]
         self._loss: Loss = lambda output, samples: loss_function(output, samples, settings.training)
-        self._num_actions = model.policy.policy_head.out_features
+        self._num_actions = model.policy.num_actions
         chunk_size = settings.hardware.chunk_size or model.policy.chunk_size
         self._make_update: MakeUpdate = UPDATES[settings.traits.targets](settings, model, ranks, chunk_size)
 
@@ -64,10 +65,12 @@ class Learner:
         learning_rate = self._training.learning_rate
         if self._training.anneal_learning_rate:
             learning_rate *= 1 - progress
-        update = self._make_update(rollouts, self._rewards(rollouts))
+        with clock("targets"):
+            update = self._make_update(rollouts, self._rewards(rollouts))
         sums, grad_norms = no_losses(self._num_actions), []
         for epoch in range(self._settings.n_epochs):
-            epoch_sums, batches = no_losses(self._num_actions), update.batches(epoch)
+            with clock("shuffle"):
+                epoch_sums, batches = no_losses(self._num_actions), update.batches(epoch)
             for batch in batches:
                 epoch_sums += self.compute_gradients(batch)
                 self.exchange()
@@ -75,9 +78,10 @@ class Learner:
             sums += epoch_sums
             if self._has_moved_enough(epoch_sums):
                 break
-        num_samples = sum(batch.num_samples for batch in batches)
-        self._count(num_samples)
-        return self._report(sums, update.spread(), grad_norms, num_samples, learning_rate)
+        with clock("checks"):
+            num_samples = sum(batch.num_samples for batch in batches)
+            self._count(num_samples)
+            return self._report(sums, update.spread(), grad_norms, num_samples, learning_rate)
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         """Fills the flat gradient with this rank's part of the batch's mean; returns this rank's `loss_sums`."""
@@ -85,10 +89,12 @@ class Learner:
         flat.exchanged.zero_()
         count = batch.num_samples if self._exchanges_gradients else batch.num_own
         for losses in batch.losses(self.model.policy, self._loss):
-            mean = losses.loss / count
-            mean.backward()  # type: ignore[no-untyped-call]
-            flat.loss += mean.detach()
-            sums += loss_sums(losses)
+            with clock("backward"):
+                mean = losses.loss / count
+                mean.backward()  # type: ignore[no-untyped-call]
+            with clock("loss"):
+                flat.loss += mean.detach()
+                sums += loss_sums(losses)
         sums[NUM_SCALARS - 1] = batch.num_own
         return sums
 
@@ -99,6 +105,10 @@ class Learner:
 
     def apply_gradients(self, learning_rate: float) -> float:
         """Clips the gradients and steps the optimiser; returns the norm before clipping."""
+        with clock("optimiser"):
+            return self._apply_gradients(learning_rate)
+
+    def _apply_gradients(self, learning_rate: float) -> float:
         flat = self.model.flat
         loss, grad_norm = float(flat.loss), float(flat.gradients.norm())
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):

@@ -15,8 +15,9 @@ from rlcluster.learning.rollout import Rollout
 from rlcluster.learning.shuffle import sample_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
 from rlcluster.learning.targets import Targets, gae
-from rlcluster.networks.policy import ActorCritic
+from rlcluster.networks.policy import Policy
 from rlcluster.settings.schema import Settings
+from rlcluster.system.phases import clock
 
 
 class Minibatches:
@@ -82,12 +83,19 @@ class Minibatch:
     def num_own(self) -> int:
         return len(self.indices)
 
-    def losses(self, policy: ActorCritic, loss: Loss) -> Iterator[LossSums]:
-        own = self.normal.applied_to(Samples(*(column[self.indices] for column in self.samples)))
+    def losses(self, policy: Policy, loss: Loss) -> Iterator[LossSums]:
+        with clock("gather"):
+            own = self.normal.applied_to(Samples(*(column[self.indices] for column in self.samples)))
         for start in range(0, self.num_own, self.chunk_size):
             part = slice(start, start + self.chunk_size)
-            rows = self.observations.index_select(0, self.indices[part])  # copies whole rows; [] copies values
-            yield loss(policy(rows), Samples(*(column[part] for column in own)))
+            with clock("gather"):
+                rows = self.observations.index_select(0, self.indices[part])  # copies whole rows; [] copies values
+                samples = Samples(*(column[part] for column in own))
+            with clock("forward", len(rows)):
+                output = policy(rows)
+            with clock("loss"):
+                losses = loss(output, samples)
+            yield losses
 
 
 @dataclass(frozen=True)

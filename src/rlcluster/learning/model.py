@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from rlcluster.exchange.ranks import Ranks
-from rlcluster.exchange.shared_parameters import HogwildParameters
-from rlcluster.learning.flat import FlatParameters
+from rlcluster.exchange.shared_parameters import HogwildParameters, HogwildShape
+from rlcluster.learning.flat import FlatParameters, count_parameters
 from rlcluster.learning.optimizers import OPTIMIZERS, Optimizer
 from rlcluster.learning.reward_normalizer import RewardNormalizer
-from rlcluster.networks.policy import ActorCritic
+from rlcluster.networks.policy import Policy
+from rlcluster.settings.algorithms import OPTIMIZER_STATISTICS
 from rlcluster.settings.schema import Settings
 
 
@@ -24,7 +25,7 @@ class Model:
     def __init__(
         self,
         settings: Settings,
-        policy: ActorCritic,
+        policy: Policy,
         envs: range,
         ranks: Ranks,
         shared: HogwildParameters | None = None,
@@ -43,7 +44,7 @@ class Model:
         self._stepped = self.parameters if shared is None else shared.parameters
         self.optimizer: Optimizer = OPTIMIZERS[settings.optimizer](len(self._stepped), training)
         if shared is not None:
-            self.optimizer.state["square_avg"] = shared.squares
+            self.optimizer.state = shared.optimizer_state
 
     @property
     def parameters(self) -> Tensor:
@@ -89,11 +90,32 @@ class Model:
     def restore(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["parameters"])
         self.push()
-        for name, value in state["optimizer"].items():
+        kept = state["optimizer"]
+        shapes, own = ({name: value.shape for name, value in one.items()} for one in (kept, self.optimizer.state))
+        if shapes != own:  # copy_ would broadcast
+            raise ValueError(f"optimiser statistics of shapes {shapes}, not {own}")
+        for name, value in kept.items():
             self.optimizer.state[name].copy_(value)  # in place: it may be shared
         self.normalizer.restore(state["reward_normalizer"])
         self.updates = state["updates"]
         self.steps_global = state["steps_global"]
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """A warm start: the parameters of another run and, where they are given, its statistics and counters. Its
+        running episodes are not ours.
+        """
+        self.policy.load_state_dict(state["parameters"])
+        self.push()
+        for name, value in state.get("optimizer", {}).items():
+            self.optimizer.state[name].copy_(value)
+        if "reward_normalizer" in state:
+            self.normalizer.set(torch.zeros(len(self.envs)), state["reward_normalizer"]["moments"])
+        self.updates, self.steps_global = state.get("updates", 0), state.get("steps_global", 0)
+
+
+def hogwild_shape(settings: Settings, policy: Policy, num_workers: int) -> HogwildShape:
+    """Of the memory that A3C's workers share."""
+    return HogwildShape(count_parameters(policy), num_workers, OPTIMIZER_STATISTICS[settings.optimizer])
 
 
 def _copy(value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from rlcluster.settings.algorithms import OPTIMIZER_STATISTICS
 from rlcluster.settings.schema import TrainingSettings
 
 ADAM_BETAS = (0.9, 0.999)
@@ -29,10 +30,10 @@ class Adam:
 
     def __init__(self, size: int, training: TrainingSettings) -> None:
         self._epsilon = training.adam_epsilon
-        self.state = {"step": torch.zeros(()), "exp_avg": torch.zeros(size), "exp_avg_sq": torch.zeros(size)}
+        self.state = new_state("adam", size)
 
     def step(self, parameters: Tensor, gradients: Tensor, learning_rate: float) -> None:
-        number, mean, square = ([self.state[name]] for name in ("step", "exp_avg", "exp_avg_sq"))
+        number, mean, square = ([self.state[name]] for name in ("step", *OPTIMIZER_STATISTICS["adam"]))
         beta1, beta2 = ADAM_BETAS
         adam(
             [parameters],
@@ -57,13 +58,17 @@ class RmsProp:
 
     def __init__(self, size: int, training: TrainingSettings) -> None:
         self._decay, self._epsilon = training.rmsprop_decay, training.rmsprop_epsilon
-        self.state = {"step": torch.zeros(()), "square_avg": torch.zeros(size)}
+        self.state = new_state("rmsprop", size)
 
     def step(self, parameters: Tensor, gradients: Tensor, learning_rate: float) -> None:
         self.state["step"] += 1
         squares = self.state["square_avg"]
         squares.mul_(self._decay).addcmul_(gradients, gradients, value=1 - self._decay)
         parameters.addcdiv_(gradients, squares.sqrt().add_(self._epsilon), value=-learning_rate)
+
+
+def new_state(name: str, size: int) -> dict[str, Tensor]:
+    return {"step": torch.zeros(()), **{statistic: torch.zeros(size) for statistic in OPTIMIZER_STATISTICS[name]}}
 
 
 OPTIMIZERS: dict[str, type[Adam] | type[RmsProp]] = {"adam": Adam, "rmsprop": RmsProp}

@@ -56,6 +56,8 @@ class RewardNormalizer:
         self.set(state["returns"][list(self._env_indices)], state["moments"])
 
     def set(self, returns: Tensor, moments: Tensor) -> None:
+        if (returns.shape, moments.shape) != (self._returns.shape, self._moments.shape):  # copy_ would broadcast
+            raise ValueError(f"reward statistics of shapes {list(returns.shape)} and {list(moments.shape)}")
         self._returns.copy_(returns)
         self._moments.copy_(moments)
 

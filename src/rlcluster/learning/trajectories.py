@@ -25,8 +25,9 @@ from rlcluster.learning.rollout import Rollout
 from rlcluster.learning.shuffle import sample_slices, trajectory_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
 from rlcluster.learning.targets import Targets, VtraceCoefficients, vtrace
-from rlcluster.networks.policy import ActorCritic, PolicyOutput, log_probs_of
+from rlcluster.networks.policy import Policy, PolicyOutput, log_probs_of
 from rlcluster.settings.schema import Settings
+from rlcluster.system.phases import clock
 
 
 class Trajectories:
@@ -112,12 +113,15 @@ class TrajectoryUpdate:
         del epoch  # there is one
         return [self]
 
-    def losses(self, policy: ActorCritic, loss: Loss) -> Iterator[LossSums]:
+    def losses(self, policy: Policy, loss: Loss) -> Iterator[LossSums]:
         for chunk in self._chunks:
             output = chunk.forward(policy)
-            targets, values = chunk.targets(output)
-            self._spread += spread(targets.returns, values)
-            yield loss(output, self._normal.applied_to(chunk.samples(targets)))
+            with clock("targets"):
+                targets, values = chunk.targets(output)
+                self._spread += spread(targets.returns, values)
+            with clock("loss"):
+                losses = loss(output, self._normal.applied_to(chunk.samples(targets)))
+            yield losses
 
     def spread(self) -> Tensor:
         return self._spread
@@ -145,9 +149,12 @@ class Chunk:
     def __init__(self, rollout: Rollout, envs: slice, coefficients: VtraceCoefficients) -> None:
         self._rollout, self._envs, self._coefficients = rollout, envs, coefficients
 
-    def forward(self, policy: ActorCritic) -> PolicyOutput:
+    def forward(self, policy: Policy) -> PolicyOutput:
         """[T * n]"""
-        output: PolicyOutput = policy(self._rollout.observations[:, self._envs].flatten(0, 1))
+        with clock("gather"):
+            rows = self._rollout.observations[:, self._envs].flatten(0, 1)
+        with clock("forward", len(rows)):
+            output: PolicyOutput = policy(rows)
         return output
 
     def targets(self, output: PolicyOutput) -> tuple[Targets, Tensor]:

@@ -17,8 +17,10 @@ from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.networks.kernels import features
 from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
 from rlcluster.settings.schema import KernelsName, PolicySettings
+from rlcluster.settings.values import is_import_path
 from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
+from rlcluster.system.phases import clock
 
 _has_warned_of_fallback = False
 
@@ -28,12 +30,46 @@ class PolicyOutput(NamedTuple):
     values: Tensor  # [B]
 
 
-class ActorCritic(nn.Module):
+class Policy(nn.Module):
+    """Any network that acts and values: one of ours, or one of the user's own (`own.py`)."""
+
+    network: str  # its name, or its import path
+    num_actions: int
+
+    @property
+    def chunk_size(self) -> int:
+        """Samples per forward and backward pass: enough to keep the cores busy, few enough for the caches. Measured."""
+        raise NotImplementedError
+
+    @property
+    def trunks(self) -> list[ConvolutionalTrunk]:
+        """The parts that may use our own convolutions."""
+        raise NotImplementedError
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set of our own convolutions; "torch" without them, or if any pass fell back to torch."""
+        used = [trunk.kernels for trunk in self.trunks if trunk.kernels is not None and not trunk.has_fallen_back]
+        return used[0].instruction_set if used and len(used) == len(self.trunks) else "torch"
+
+    def keep_threads_for_kernels(self, num_threads: int) -> None:
+        """Fixes the thread count of our own convolutions, if there are any, independently of torch's."""
+        for trunk in self.trunks:
+            if trunk.kernels is not None:
+                trunk.kernels.num_threads = num_threads
+
+    def __call__(self, observations: Tensor) -> PolicyOutput:
+        """[B, H, W, C] bytes, or [B, ...] floats."""
+        output: PolicyOutput = super().__call__(observations)
+        return output
+
+
+class ActorCritic(Policy):
     """A feature trunk with a policy head and a value head."""
 
     def __init__(self, spec: EnvironmentSpec, network: str, hidden_sizes: tuple[int, ...] = (64, 64)) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.num_actions = network, spec.num_actions
         if network == "mlp":
             self.trunk: MlpTrunk | NatureTrunk | ImpalaTrunk = MlpTrunk(math.prod(spec.observation_shape), hidden_sizes)
             num_features = hidden_sizes[-1]
@@ -48,25 +84,16 @@ class ActorCritic(nn.Module):
 
     @property
     def chunk_size(self) -> int:
-        """Samples per forward and backward pass: enough to keep the cores busy, few enough for the caches. Measured."""
         return self.trunk.chunk_size
 
     @property
-    def kernels(self) -> str:
-        """The instruction set of our own convolutions; "torch" without them, or if any pass fell back to torch."""
-        if not isinstance(self.trunk, ConvolutionalTrunk) or self.trunk.kernels is None or self.trunk.has_fallen_back:
-            return "torch"
-        return self.trunk.kernels.instruction_set
-
-    def keep_threads_for_kernels(self, num_threads: int) -> None:
-        """Fixes the thread count of our own convolutions, if there are any, independently of torch's."""
-        if isinstance(self.trunk, ConvolutionalTrunk) and self.trunk.kernels is not None:
-            self.trunk.kernels.num_threads = num_threads
+    def trunks(self) -> list[ConvolutionalTrunk]:
+        return [self.trunk] if isinstance(self.trunk, ConvolutionalTrunk) else []
 
     def forward(self, observations: Tensor) -> PolicyOutput:
-        """[B, H, W, C] bytes, or [B, ...] floats."""
         policy_features, value_features = self.trunk(observations)
-        return PolicyOutput(self.policy_head(policy_features), self.value_head(value_features).squeeze(-1))
+        with clock("linear", len(observations)):
+            return PolicyOutput(self.policy_head(policy_features), self.value_head(value_features).squeeze(-1))
 
 
 class MlpTrunk(nn.Module):
@@ -83,7 +110,8 @@ class MlpTrunk(nn.Module):
         inputs = observations.flatten(1).float()
         if observations.dtype == torch.uint8:
             inputs.mul_(1 / 255)
-        return self.policy_tower(inputs), self.value_tower(inputs)
+        with clock("linear", len(inputs)):
+            return self.policy_tower(inputs), self.value_tower(inputs)
 
     @staticmethod
     def _tower(num_inputs: int, hidden_sizes: tuple[int, ...]) -> nn.Sequential:
@@ -116,7 +144,9 @@ class ConvolutionalTrunk(nn.Module):
         return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = functional.relu_(self.linear(self._convolve(observations)))
+        features = self._convolve(observations)
+        with clock("linear", len(features)):
+            hidden = functional.relu_(self.linear(features))
         return hidden, hidden
 
     def _convolve(self, observations: Tensor) -> Tensor:
@@ -130,7 +160,8 @@ class ConvolutionalTrunk(nn.Module):
                 raise UserError(f"hardware.kernels=native does not support {problem}; use auto")
             self.has_fallen_back = True
             _warn_of_fallback(f"the kernels do not support {problem}")
-        return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
+        with clock("torch convolutions", len(observations)):
+            return self._convolve_with_torch(_to_channels_last(observations)).flatten(1)
 
     def _convolve_with_torch(self, hidden: Tensor) -> Tensor:
         raise NotImplementedError
@@ -207,11 +238,14 @@ class ResidualBlock(nn.Module):
         return outer.add_(hidden)
 
 
-def make_policy(
-    settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName = "auto"
-) -> ActorCritic:
-    """The network in the settings, with orthogonal parameters drawn from the seed."""
-    policy = ActorCritic(spec, choose_network(settings, spec), settings.hidden_sizes)
+def make_policy(settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName = "auto") -> Policy:
+    """The network in the settings, with orthogonal parameters drawn from the seed; or the user's own."""
+    network = choose_network(settings, spec)
+    if is_import_path(network):
+        from rlcluster.networks.own import make_own
+
+        return make_own(network, spec, seed, kernels)
+    policy = ActorCritic(spec, network, settings.hidden_sizes)
     if isinstance(policy.trunk, ConvolutionalTrunk):
         policy.trunk.kernels = choose_kernels(kernels, policy.network, spec)
         policy.trunk.must_use_kernels = kernels == "native"
@@ -223,6 +257,8 @@ def choose_network(settings: PolicySettings, spec: EnvironmentSpec) -> str:
     """The network's name; raises a UserError if it does not fit the observations."""
     if settings.network is None:
         return "impala" if spec.is_image else "mlp"
+    if is_import_path(settings.network):
+        return settings.network
     if settings.network != "mlp" and not spec.is_image:
         raise UserError(
             f"policy.network={settings.network} needs images, but the observations have shape "
@@ -248,6 +284,17 @@ def choose_kernels(kernels: KernelsName, network: str, spec: EnvironmentSpec) ->
             raise UserError(f"hardware.kernels=native: {error}; or use auto") from None
         _warn_of_fallback(str(error))
         return None
+
+
+def kernels_of(settings: PolicySettings, spec: EnvironmentSpec, seed: int, kernels: KernelsName) -> str:
+    """The instruction set of the convolutions that such a policy would have, or "torch". One of ours is not made for
+    it: whether it fits into memory is not known yet.
+    """
+    network = choose_network(settings, spec)
+    if is_import_path(network):
+        return make_policy(settings, spec, seed, kernels).kernels
+    chosen = choose_kernels(kernels, network, spec)
+    return "torch" if chosen is None else chosen.instruction_set
 
 
 def log_probs_of(logits: Tensor, actions: Tensor) -> Tensor:

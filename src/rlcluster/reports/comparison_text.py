@@ -5,22 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from rlcluster.reports.comparison import Comparison, Reached, Scoring
-from rlcluster.reports.statistics import Interval, Scores, has_spread
-from rlcluster.runs.reader import RecordedRun
+from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.fairness import Difference
+from rlcluster.reports.groups import (
+    MISSING,
+    Group,
+    episodes_text,
+    estimate_text,
+    evaluated,
+    evaluated_text,
+    gap,
+    groups_by_task,
+    groups_of,
+    mean_text,
+    speedup,
+    summary_value,
+)
+from rlcluster.reports.headline import headline
+from rlcluster.reports.method_curves import AXES
+from rlcluster.reports.reference_scores import DEFINITION
+from rlcluster.reports.scoring import Scoring
 from rlcluster.system.console import counted
 
-LABEL_WIDTH, COLUMN_WIDTH, RUNS_PER_BLOCK = 41, 21, 4
-MISSING = "-"
+LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block
 SPEEDUP = "Speedup"
 AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
+NUMBERS = "Means over runs; in parentheses the lowest and the highest run, in brackets a 95 % interval."
 
 
 class Row(NamedTuple):
-    """A table row; `cell` takes a run and the first run, the baseline."""
+    """A table row; `cell` takes a group and the first group, the baseline."""
 
     title: str
-    cell: Callable[[RecordedRun, RecordedRun], str]
+    cell: Callable[[Group, Group], str]
 
 
 class Part(NamedTuple):
@@ -28,85 +45,143 @@ class Part(NamedTuple):
     rows: Sequence[Row]
 
 
-def table_text(comparison: Comparison, titles: Sequence[str] | None = None) -> str:
-    """One column per run, a few runs per block; speed-ups are relative to the first run."""
-    titles = titles or comparison.names
-    width = LABEL_WIDTH + COLUMN_WIDTH * min(RUNS_PER_BLOCK, len(titles))
-    lines = ["=" * width, "TRAINING COMPARISON", "=" * width]
-    if any(len(title) >= COLUMN_WIDTH for title in titles):
-        numbered = [f"Run {number}" for number in range(1, len(titles) + 1)]
-        lines += [f"{number}: {title}" for number, title in zip(numbered, titles, strict=True)] + ["-" * width]
-        titles = numbered
-    for begin in range(0, len(titles), RUNS_PER_BLOCK):
-        block = slice(begin, begin + RUNS_PER_BLOCK)
-        lines += [_line("Metric", titles[block]), "-" * width]
-        for part in parts(comparison):
+def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_run: bool = False) -> str:
+    """One column per method, or per run, a few per block; speed-ups are relative to the first."""
+    groups = groups_of(comparison, per_run, titles)
+    names = [group.title for group in groups]
+    heading, is_short = ["TRAINING COMPARISON"], all(len(name) < COLUMN_WIDTH for name in names)
+    if not is_short:
+        kind = "Run" if per_run or not comparison.has_repeats else "Method"
+        heading += [f"{kind} {k}: {name}" for k, name in enumerate(names, 1)]
+        names = [f"{kind} {k}" for k in range(1, len(names) + 1)]
+    cells = {
+        part: [(row, [row.cell(group, groups[0]) for group in groups]) for row in part.rows]
+        for part in parts(comparison, groups)
+    }
+    longest = max(len(cell) for rows in cells.values() for _, row in rows for cell in row)
+    column = max(COLUMN_WIDTH, longest + 2)
+    size = max(1, min(len(names), BLOCK_WIDTH // column))  # of a block
+    width = LABEL_WIDTH + column * size
+    lines = ["=" * width, heading[0], "=" * width, *heading[1:], *([] if is_short else ["-" * width])]
+    for begin in range(0, len(names), size):
+        block = slice(begin, begin + size)
+        lines += [_line("Metric", names[block], column), "-" * width]
+        for part, rows in cells.items():
             lines += [] if part is PARTS[0] else ["", part.title, "-" * width]
-            for row in part.rows:
-                cells = [row.cell(run, comparison.runs[0]) for run in comparison.runs[block]]
-                lines.append(_line(_speedup_title(titles) if row.title == SPEEDUP else row.title, cells))
+            lines += [_line(_row_title(row, names), own[block], column) for row, own in rows]
         lines.append("=" * width)
+    lines += [NUMBERS] if any(len(group.runs) > 1 for group in groups) else []
     return "\n".join(line.rstrip() for line in lines)
 
 
-def report_text(comparison: Comparison, titles: Sequence[str] | None = None) -> str:
-    """comparison_report.txt: warnings, each run, speed-ups relative to the first run, and scores."""
-    titles = titles or comparison.names
+def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per_run: bool = False) -> str:
+    """comparison_report.txt: the two sentences, warnings, methods or runs, speed-ups and scores."""
+    groups = groups_of(comparison, per_run, titles)
     rule, thin = "=" * 80, "-" * 80
-    pair = f"{titles[0]} vs {titles[1]} " if len(titles) == 2 else ""
-    lines = [rule, f"{pair}training comparison report".upper(), rule, ""]
-    lines += [f"{title} Directory: {run.path}" for title, run in zip(titles, comparison.runs, strict=True)]
+    pair = f"{groups[0].title} vs {groups[1].title} " if len(groups) == 2 else ""
+    lines = [rule, f"{pair}training comparison report".upper(), rule, "", *headline(comparison), ""]
+    for group in groups:
+        lines += [f"{group.title} Directory: {run.path}" for run in group.runs]
+    if comparison.failures:
+        lines += ["", "FAILED RUNS", thin, *(f"{name}: {why}" for name, why in comparison.failures.items())]
     if comparison.warnings:
         lines += ["", "WARNINGS", thin, *comparison.warnings]
-    for title, run in zip(titles, comparison.runs, strict=True):
-        lines += ["", f"{title} training".upper(), thin, *run_lines(run)]
-    lines += ["", "COMPARISON", thin, *_against_first(comparison, titles)]
-    lines += ["", "SCORES", thin, *score_lines(comparison)]
+    for group in groups:
+        lines += ["", f"{group.title} training".upper(), thin, *group_lines(group)]
+    lines += ["", "COMPARISON", thin, *_against_first(groups)]
+    lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
     if comparison.differences:
         lines += ["", "SETTINGS THAT DIFFER", thin]
-        lines += [f"{row.key}: {', '.join(map(str, row.values))}" for row in comparison.differences]
+        lines += [
+            f"{row.key}: {', '.join(own_values(row, group) for group in groups)}" for row in comparison.differences
+        ]
     return "\n".join(lines) + "\n"
 
 
-def run_lines(run: RecordedRun) -> list[str]:
-    summary = run.summary
+def own_values(row: Difference, group: Group) -> str:
+    """The values of a setting in a group; several where its runs differ: `1 / 2 / 3`."""
+    return " / ".join(dict.fromkeys(MISSING if row.values[k] is None else str(row.values[k]) for k in group.positions))
+
+
+def group_lines(group: Group) -> list[str]:
+    summary = {
+        "Total Timesteps": ("total_timesteps", ",.0f"),
+        "Average FPS": ("average_fps", ",.0f"),
+        "Peak Memory (GB)": ("peak_memory_gb", ".2f"),
+        "Final Reward (last 100 training episodes)": ("final_reward", ".2f"),
+    }
+    cores = sorted({run.cores for run in group.runs})
     lines = [
-        f"Duration: {_hours(run)} hours on {counted(run.cores, 'core')}",
-        f"Total Timesteps: {summary['total_timesteps']:,}",
-        f"Average FPS: {number(summary['average_fps'], ',.0f')}",
-        f"Peak Memory: {number(summary['peak_memory_gb'], '.2f')} GB",
-        f"Final Reward: {number(summary['final_reward'], '.2f')} (last 100 training episodes)",
+        *([f"Runs: {group.count_text}"] if group.count_text != "1" else []),
+        f"Duration: {_hours(group)} hours on {' or '.join(map(str, cores))} core{'' if cores == [1] else 's'}",
+        *(f"{title}: {mean_text(group.values(summary_value(name)), form)}" for title, (name, form) in summary.items()),
     ]
-    if run.evaluation is not None:
-        titles = {"test": "Unseen Levels", "train": "Training Levels"}
-        lines += [f"{titles.get(levels, levels)}: {evaluated_text(run, levels)}" for levels in run.evaluation.results]
-        lines.append(f"Generalisation Gap: {number(run.evaluation.gap, '.2f')}")
+    for levels, title in {"train": "Training Levels", "test": "Unseen Levels"}.items():
+        if episodes := episodes_text(group, levels):
+            shown = mean_text(group.values(evaluated(levels)), ".2f")
+            alone = evaluated_text(group.runs[0], levels)
+            lines.append(f"{title}: {alone if len(group.runs) == 1 else f'{shown}, {episodes}'}")
+    if any(run.evaluation is not None for run in group.runs):
+        lines.append(f"Generalisation Gap: {mean_text(group.values(gap), '.2f')}")
     return lines
 
 
-def score_lines(comparison: Comparison) -> list[str]:
-    """Aggregates, verdict, efficiency, time to threshold and the published reference."""
+def score_lines(comparison: Comparison, per_run: bool = False) -> list[str]:
+    """Aggregates, verdict, efficiency, time to threshold and the published scores."""
     scoring = comparison.scoring
     lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring)
+    groups = groups_by_task(comparison, per_run)
     lines += ["", "Mean reward until the shortest run of the game ends, by steps, wall-clock and core-hours:"]
-    for name, row in zip(comparison.names, comparison.efficiency, strict=True):
-        lines.append(f"  {name}: " + ", ".join(number(row[axis], ".2f") for axis in row))
-    reached = [(name, one) for name, one in zip(comparison.names, comparison.reached, strict=True) if one is not None]
-    if reached:
+    lines += [f"  {group.title}: {', '.join(efficiency_texts(comparison, group))}" for group in groups]
+    arrivals = [(group.title, arrival) for group in groups if (arrival := arrival_of(comparison, group)) is not None]
+    if arrivals:
         lines += ["", "Time to a mean reward (over 100 episodes) of:"]
-        lines += [f"  {name}: {reached_text(one)}" for name, one in reached]
+        lines += [f"  {title}: {arrival.text}" for title, arrival in arrivals]
     if comparison.references:
-        lines += ["", *comparison.references]
+        lines += ["", DEFINITION, *(f"  {score.text}" for score in comparison.references)]
     return lines
 
 
-def reached_text(reached: Reached) -> str:
-    if reached.steps is None or reached.seconds is None or reached.core_hours is None:
-        return f"{reached.threshold:.2f} not reached"
-    return (
-        f"{reached.threshold:.2f} after {reached.steps:,.0f} steps, {reached.seconds / 60:.1f} minutes, "
-        f"{reached.core_hours:.3f} core-hours"
-    )
+def efficiency_texts(comparison: Comparison, group: Group) -> list[str]:
+    """The group's efficiency along each axis."""
+    rows = [comparison.efficiency[k] for k in group.positions]
+    return [mean_text([value for row in rows if (value := row[axis]) is not None], ".2f") for axis in AXES]
+
+
+class Arrival(NamedTuple):
+    """When the runs of a group first reached their threshold: means over those that did, None if none did."""
+
+    threshold: str  # `7.00`; of several games `5.00 or 7.00`
+    num_arrived: int
+    num_runs: int
+    steps: float | None = None
+    minutes: float | None = None
+    core_hours: float | None = None
+
+    @property
+    def text(self) -> str:
+        if self.steps is None:
+            return f"{self.threshold} not reached"
+        share = "" if self.num_runs == 1 else f" by {self.num_arrived} of {counted(self.num_runs, 'run')}"
+        return (
+            f"{self.threshold}{share} after {self.steps:,.0f} steps, {self.minutes:.3g} minutes, "
+            f"{self.core_hours:.3g} core-hours"
+        )
+
+
+def arrival_of(comparison: Comparison, group: Group) -> Arrival | None:
+    """None without a threshold."""
+    rows = [row for k in group.positions if (row := comparison.reached[k]) is not None]
+    if not rows:
+        return None
+    threshold = " or ".join(sorted({f"{row.threshold:.2f}" for row in rows}))
+    times = [
+        (row.steps, row.seconds / 60, row.core_hours)
+        for row in rows
+        if row.steps is not None and row.seconds is not None and row.core_hours is not None
+    ]
+    means = [sum(axis) / len(times) for axis in zip(*times, strict=True)]
+    return Arrival(threshold, len(times), len(rows), *means)
 
 
 def _scoring_lines(scoring: Scoring) -> list[str]:
@@ -115,92 +190,79 @@ def _scoring_lines(scoring: Scoring) -> list[str]:
     for method, aggregates in scoring.aggregates.items():
         scores = scoring.scores[method]
         runs, games = counted(sum(map(len, scores.values())), "run"), counted(len(scores), "game")
-        parts = [f"{AGGREGATE_TITLES[name]} {interval_text(value, scores)}" for name, value in aggregates.items()]
-        lines.append(f"  {method} ({runs}, {games}): {', '.join(parts)}")
+        shown = [f"{AGGREGATE_TITLES[name]} {estimate_text(value)}" for name, value in aggregates.items()]
+        lines.append(f"  {method} ({runs}, {games}): {', '.join(shown)}")
+    lines += [scoring.why_uncertain] if scoring.why_uncertain else []
     if scoring.left_out:
         lines.append(f"Excluded, without a score: {', '.join(scoring.left_out)}.")
     return [*lines, scoring.verdict.text]
 
 
-def interval_text(interval: Interval, scores: Scores) -> str:
-    text = f"{interval.value:.3f}"
-    return f"{text} [{interval.low:.3f}, {interval.high:.3f}]" if has_spread(scores) else text
-
-
-def number(value: float | None, form: str) -> str:
-    return MISSING if value is None else format(value, form)
-
-
-def parts(comparison: Comparison) -> Iterator[Part]:
-    """The sections of the table; the evaluation's only if a run has one."""
+def parts(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Part]:
+    """The sections of the table; the evaluation's only if a run has one, the number of runs only if a group has two."""
+    has_evaluation = any(run.evaluation is not None for run in comparison.runs)
     for part in PARTS:
-        if part is not EVALUATION or any(run.evaluation is not None for run in comparison.runs):
+        if part is RUNS and all(group.count_text == "1" for group in groups):
+            continue
+        if part is not EVALUATION or has_evaluation:
             yield part
-
-
-def speedup(run: RecordedRun, first: RecordedRun) -> float | None:
-    own, base = run.summary["average_fps"], first.summary["average_fps"]
-    return own / base if run is not first and own and base else None
 
 
 def _times(ratio: float | None) -> str:
     return MISSING if ratio is None else f"{ratio:.2f}x"
 
 
-def _gain(run: RecordedRun, first: RecordedRun) -> str:
-    ratio = speedup(run, first)
+def _gain(group: Group, first: Group) -> str:
+    ratio = speedup(group, first)
     return MISSING if ratio is None else f"{100 * (ratio - 1):.1f}%"
 
 
-def evaluated_text(run: RecordedRun, levels: str) -> str:
-    """`6.13 (5.57 to 6.67), 300 episodes`"""
-    if run.evaluation is None or levels not in run.evaluation.results:
-        return MISSING
-    result = run.evaluation.results[levels]
-    low, high = result.get("reward_interval_95") or (None, None)
-    interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    actions = ", greedy actions" if run.evaluation.deterministic else ""
-    return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
+def _evaluated_short(group: Group, levels: str) -> str:
+    episodes = sum(
+        int(run.evaluation.results[levels]["episodes"])
+        for run in group.runs
+        if run.evaluation is not None and levels in run.evaluation.results
+    )
+    return f"{mean_text(group.values(evaluated(levels)), '.2f')} (n={episodes})" if episodes else MISSING
 
 
-def _evaluated_short(run: RecordedRun, levels: str) -> str:
-    if run.evaluation is None or levels not in run.evaluation.results:
-        return MISSING
-    result = run.evaluation.results[levels]
-    return f"{result['reward_mean']:.2f} (n={result['episodes']})"
+def _hours(group: Group) -> str:
+    hours = [float(run.summary["duration_seconds"]) / 3600 for run in group.runs]
+    return mean_text(hours, ".2f" if max(hours) >= 0.1 else ".4f")
 
 
-def _hours(run: RecordedRun) -> str:
-    hours = run.summary["duration_seconds"] / 3600
-    return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}"
+def _cores(group: Group, first: Group) -> str:
+    return mean_text(group.values(lambda run: float(run.cores)), ".0f")
 
 
-def _summary_cell(name: str, form: str) -> Callable[[RecordedRun, RecordedRun], str]:
-    return lambda run, first: number(run.summary.get(name), form)
+def _summary_cell(name: str, form: str) -> Callable[[Group, Group], str]:
+    return lambda group, first: mean_text(group.values(summary_value(name)), form)
 
 
+RUNS = Part("Runs", (Row("Runs", lambda group, first: group.count_text),))
 EVALUATION = Part(
     "Evaluation (n: episodes)",
     (
-        Row("Training Levels", lambda run, first: _evaluated_short(run, "train")),
-        Row("Unseen Levels (or new episodes)", lambda run, first: _evaluated_short(run, "test")),
-        Row("Generalisation Gap", lambda run, first: number(run.evaluation and run.evaluation.gap, ".2f")),
+        Row("Training Levels", lambda group, first: _evaluated_short(group, "train")),
+        Row("Unseen Levels (or new episodes)", lambda group, first: _evaluated_short(group, "test")),
+        Row("Generalisation Gap", lambda group, first: mean_text(group.values(gap), ".2f")),
     ),
 )
 PARTS = (
     Part(
         "",
         (
-            Row("Duration (hours)", lambda run, first: _hours(run)),
-            Row("Total Timesteps", _summary_cell("total_timesteps", ",")),
-            Row("Total Updates", _summary_cell("total_updates", ",")),
+            Row("Duration (hours)", lambda group, first: _hours(group)),
+            Row("Total Timesteps", _summary_cell("total_timesteps", ",.0f")),
+            Row("Total Updates", _summary_cell("total_updates", ",.0f")),
         ),
     ),
+    RUNS,
     Part(
         "Performance Metrics",
         (
             Row("Average FPS", _summary_cell("average_fps", ",.0f")),
-            Row(SPEEDUP, lambda run, first: _times(speedup(run, first))),
+            Row(SPEEDUP, lambda group, first: _times(speedup(group, first))),
             Row("Final FPS", _summary_cell("final_fps", ",.0f")),
         ),
     ),
@@ -216,7 +278,7 @@ PARTS = (
     Part(
         "Resource Usage",
         (
-            Row("Cores", lambda run, first: str(run.cores)),
+            Row("Cores", _cores),
             Row("Peak Memory (GB)", _summary_cell("peak_memory_gb", ".2f")),
         ),
     ),
@@ -230,20 +292,21 @@ PARTS = (
 )
 
 
-def _against_first(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    first, lines = comparison.runs[0], []
-    for title, run in list(zip(titles, comparison.runs, strict=True))[1:]:
-        prefix = "" if len(titles) == 2 else f"{title}, "
-        ratio = speedup(run, first)
-        lines.append(f"{prefix}Speedup (FPS): {_times(ratio)}")
-        lines.append(f"{prefix}Efficiency Gain: {_gain(run, first)}")
-    return lines or ["Only one run: nothing to compare."]
+def _against_first(groups: Sequence[Group]) -> list[str]:
+    first, lines = groups[0], []
+    for group in groups[1:]:
+        prefix = "" if len(groups) == 2 else f"{group.title}, "
+        lines.append(f"{prefix}Speedup (FPS): {_times(speedup(group, first))}")
+        lines.append(f"{prefix}Efficiency Gain: {_gain(group, first)}")
+    return lines or ["Only one method: nothing to compare."]
 
 
-def _line(title: str, cells: Sequence[str]) -> str:
-    return title.ljust(LABEL_WIDTH) + "".join(cell.ljust(COLUMN_WIDTH) for cell in cells)
+def _line(title: str, cells: Sequence[str], column: int) -> str:
+    return title.ljust(LABEL_WIDTH) + "".join(cell.ljust(column) for cell in cells)
 
 
-def _speedup_title(titles: Sequence[str]) -> str:
-    exact = f"{SPEEDUP} ({titles[1]}/{titles[0]})" if len(titles) == 2 else ""
-    return exact if 0 < len(exact) < LABEL_WIDTH else f"{SPEEDUP} (vs. first run)"
+def _row_title(row: Row, names: Sequence[str]) -> str:
+    if row.title != SPEEDUP:
+        return row.title
+    exact = f"{SPEEDUP} ({names[1]}/{names[0]})" if len(names) == 2 else ""
+    return exact if 0 < len(exact) < LABEL_WIDTH else f"{SPEEDUP} (vs. the first)"

@@ -12,6 +12,7 @@ from rlcluster.settings.schema import BUDGETS
 
 LOAD_TOLERANCE = 0.1  # share of the machine's cores: a smaller difference in background load is ignored
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
+LISTED_NAMES = 4  # runs that a warning names
 NOT_COMPARED = "output."  # where a run is stored does not matter
 
 
@@ -122,4 +123,11 @@ def _listed(runs: Sequence[RecordedRun], names: Sequence[str], describe: Callabl
         groups.setdefault(describe(run), []).append(name)
     if len(groups) < 2:
         return None
-    return "; ".join(f"{', '.join(members)}: {description}" for description, members in groups.items())
+    return "; ".join(f"{_names(members)}: {description}" for description, members in groups.items())
+
+
+def _names(members: Sequence[str]) -> str:
+    """A few names; of many, the first and their number."""
+    if len(members) <= LISTED_NAMES:
+        return ", ".join(members)
+    return f"{', '.join(members[: LISTED_NAMES - 1])} and {len(members) - LISTED_NAMES + 1} more"

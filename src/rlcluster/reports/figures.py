@@ -1,109 +1,289 @@
-"""Figures: comparison.png with four panels, and the learning curves of one run."""
+"""Figures: the panels of a comparison or of one run, drawn for print.
+
+Sets of panels, chosen by --panels: `main` (reward by steps and by wall-clock, speed, timesteps against wall-clock),
+`diagnostics` (losses, entropy, KL, explained variance, action information) and `seeds` (main, with a line per run).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlcluster.reports import reference
-from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.curves import Curve, fps_curve, mean_curve, reward_curve
-from rlcluster.reports.drawing import four_panels, label, save, style
-from rlcluster.reports.reference import Range
-from rlcluster.reports.statistics import normalise
+from rlcluster.reports.comparison import Comparison, curve_of, is_normalised, normalised
+from rlcluster.reports.curves import DIAGNOSTICS, QUANTITIES, run_curves
+from rlcluster.reports.drawing import escaped, figure_for, label, lift_from_frame, style
+from rlcluster.reports.headline import setup_text
+from rlcluster.reports.method_curves import BAND_TEXTS, IQM_RUNS, Axis, MethodCurve, line_of, method_curve
+from rlcluster.reports.reference_scores import PublishedCurve, curves_until, published_curves
+from rlcluster.reports.statistics import Array
 from rlcluster.runs.metrics import Metrics
-from rlcluster.settings.schema import EnvSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
-MARKERS_PER_CURVE = 8
-LEGEND_ENTRIES = 12
-MINUTES, THOUSANDS = "wall-clock (minutes)", "environment steps (thousands)"
+DEFAULT_PANELS = ("main", "diagnostics")
+MARKERS_PER_CURVE, X_MARGIN = 8, 0.03
+LEGEND_CHARACTERS, SAMPLE_CHARACTERS = 110, 8  # in a row of the legend, of which a sample of a line takes some
+MAIN_HEIGHT, SMALL_HEIGHT, LEGEND_HEIGHT, TITLE_HEIGHT = 2.1, 1.6, 0.18, 0.25  # inches, of a row
+TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+STEP_UNITS = ((1e6, 1e6, "millions"), (1e4, 1e3, "thousands"), (0.0, 1.0, ""))
+
+CurveOf = Callable[[str, Axis, str | None], MethodCurve | None]  # quantity, axis, task (None: all together)
 
 
-def draw_comparison(comparison: Comparison, path: Path) -> None:
-    """Reward, fps, policy loss and environment steps over wall-clock time. Runs of one method share a line style."""
-    figure, axes = four_panels()
+class Panel(NamedTuple):
+    """What one pair of axes shows."""
+
+    quantity: str
+    axis: Axis
+    task: str | None = None
+    is_normalised: bool = False
+
+
+class Series(NamedTuple):
+    """One line of every panel."""
+
+    name: str | None  # None: another line has the same entry in the legend
+    position: int  # decides colour, line style and marker
+    curve: CurveOf
+    is_thin: bool = False  # one of many: a thin line without a band
+
+    @property
+    def has_band(self) -> bool:
+        return not self.is_thin and self.position >= 0
+
+
+class Section(NamedTuple):
+    """A block of panels that share their series."""
+
+    title: str | None
+    panels: Sequence[Panel]
+    series: Sequence[Series]
+    num_columns: int
+    row_height: float  # inches
+
+    @property
+    def num_rows(self) -> int:
+        return -(-len(self.panels) // self.num_columns)
+
+
+def draw_comparison(comparison: Comparison, paths: Sequence[Path], panels: Sequence[str] = DEFAULT_PANELS) -> None:
+    """One line per method, with a band over its runs; in the panels `seeds` one per run."""
+    published = _published_series(comparison)
+    methods, runs = [*_method_series(comparison), *published], [*_run_series(comparison), *published]
+    main = _main_panels(comparison)
+    sections = {
+        "main": Section(None, main, methods, 2, MAIN_HEIGHT),
+        "diagnostics": Section("Diagnostics", _diagnostic_panels(), methods, 3, SMALL_HEIGHT),
+        "seeds": Section("Single runs", main, runs, 2, MAIN_HEIGHT),
+    }
+    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths)
+
+
+def draw_run(
+    metrics: Metrics,
+    title: str,
+    paths: Sequence[Path],
+    published: Sequence[PublishedCurve] = (),
+    panels: Sequence[str] = DEFAULT_PANELS,
+) -> None:
+    """The panels of one run."""
+    curves = run_curves(metrics)
+
+    def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
+        return method_curve({"": [line_of(curves[quantity], axis, 1)]})
+
+    series = [Series("this run", 0, curve), *_published(published)]
+    main = [Panel("reward", "steps"), *_timed_panels()]
+    sections = {
+        "main": Section(None, main, series, 2, MAIN_HEIGHT),
+        "diagnostics": Section("Diagnostics", _diagnostic_panels(), series, 3, SMALL_HEIGHT),
+    }
+    _draw([sections[name] for name in panels if name in sections], title, paths)
+
+
+def _main_panels(comparison: Comparison) -> list[Panel]:
+    """Rewards of several games share an axis if all can be normalised; else each game has its own panels."""
+    tasks: list[str | None] = [None]
+    if len(comparison.tasks) > 1 and not is_normalised(comparison):
+        tasks = list(comparison.tasks)
+    axes: tuple[Axis, Axis] = ("steps", "seconds")
+    rewards = [Panel("reward", axis, task, is_normalised(comparison)) for task in tasks for axis in axes]
+    return [*rewards, *_timed_panels()[1:]]
+
+
+def _timed_panels() -> list[Panel]:
+    return [Panel(quantity, "seconds") for quantity in ("reward", "fps", "timesteps")]
+
+
+def _diagnostic_panels() -> list[Panel]:
+    return [Panel(quantity, "steps") for quantity in DIAGNOSTICS]
+
+
+def _method_series(comparison: Comparison) -> list[Series]:
+    def curve_of_method(method: str) -> CurveOf:
+        return lambda quantity, axis, task: curve_of(comparison, method, quantity, axis, task)
+
+    return [
+        Series(_counted(title, len(comparison.finished(method))), k, curve_of_method(method))
+        for k, (title, method) in enumerate(zip(comparison.method_titles, comparison.methods, strict=True))
+    ]
+
+
+def _counted(title: str, num_runs: int) -> str:
+    return f"{title} ({num_runs} runs)" if num_runs > 1 else title
+
+
+def _run_series(comparison: Comparison) -> list[Series]:
     methods = list(comparison.methods)
-    are_normalised = len({run.task for run in comparison.runs}) > 1 and None not in comparison.ranges
-    for k, (run, rewards) in enumerate(zip(comparison.runs, comparison.curves, strict=True)):
-        method = comparison.method_of(k)
-        is_first = comparison.methods[method][0] == k
-        name = comparison.names[k] if len(methods) == len(comparison.runs) else method
-        line_style = {**style(methods.index(method)), "label": _legend_text(name) if is_first else None}
-        shown = _normalised(rewards, comparison.ranges[k]) if are_normalised else rewards
-        _draw(axes[0, 0], shown, shown.seconds / 60, line_style)
-        _draw(axes[0, 1], fps := fps_curve(run.metrics), fps.seconds / 60, line_style)
-        _draw(axes[1, 0], loss := mean_curve(run.metrics, "policy_loss"), loss.seconds / 60, line_style)
-        minutes, steps = run.metrics["elapsed_seconds"] / 60, run.metrics["steps_global"] / 1000
-        axes[1, 1].plot(minutes, steps, **{**line_style, "marker": None})
-    per_point = np.mean([curve.per_point for curve in comparison.curves])
-    kind = "reward, normalised by each game's range" if are_normalised else "reward"
-    label(axes[0, 0], f"Episode reward (about {per_point:.0f} episodes per point, 95 % band)", MINUTES, kind)
-    label(axes[0, 1], "Training speed (FPS)", MINUTES, "environment steps per second")
-    axes[0, 1].set_ylim(bottom=0)
-    label(axes[1, 0], "Policy loss", MINUTES, "policy loss")
-    label(axes[1, 1], "Training progress", MINUTES, THOUSANDS)
-    axes[1, 1].legend(frameon=False, fontsize="small", ncols=1 + len(methods) // LEGEND_ENTRIES)
-    save(figure, path)
 
+    def curve_of_run(k: int) -> CurveOf:
+        run = comparison.runs[k]
 
-def draw_run(metrics: Metrics, title: str, path: Path, env: EnvSettings | None = None) -> None:
-    """Reward, fps, losses and entropy of one run over steps; adds OpenAI's PPO if published for `env`."""
-    figure, axes = four_panels(_legend_text(title))
-    rewards = reward_curve(metrics)
-    _draw(axes[0, 0], rewards, rewards.steps / 1000, {**style(0), "label": "this run, 95 % band"})
-    if env is not None:
-        _draw_reference(axes[0, 0], env, float(metrics["steps_global"][-1]))
-    axes[0, 0].legend(frameon=False, fontsize="small")
-    label(axes[0, 0], f"Episode reward (about {rewards.per_point:.0f} episodes per point)", THOUSANDS, "reward")
-    _draw(axes[0, 1], fps := fps_curve(metrics), fps.steps / 1000, style(0))
-    label(axes[0, 1], f"Speed ({_averaged(fps)})", THOUSANDS, "environment steps per second")
-    axes[0, 1].set_ylim(bottom=0)
-    for k, name in enumerate(("policy_loss", "value_loss")):
-        loss = mean_curve(metrics, name)
-        _draw(axes[1, 0], loss, loss.steps / 1000, {**style(k), "label": name.replace("_", " ")})
-    axes[1, 0].legend(frameon=False, fontsize="small")
-    label(axes[1, 0], f"Losses ({_averaged(loss)})", THOUSANDS, "loss")
-    _draw(axes[1, 1], entropy := mean_curve(metrics, "entropy"), entropy.steps / 1000, style(0))
-    label(axes[1, 1], f"Policy entropy ({_averaged(entropy)})", THOUSANDS, "nats")
-    axes[1, 1].set_ylim(bottom=0)
-    save(figure, path)
+        def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
+            if task not in (None, run.task):
+                return None
+            own = comparison.curves[k][quantity]
+            if quantity == "reward" and task is None and is_normalised(comparison):
+                own = normalised(own, comparison.ranges[k])
+            return method_curve({"": [line_of(own, axis, run.cores)]})
 
-
-def _draw(axis: Axes, curve: Curve, positions: Any, line_style: dict[str, Any]) -> None:
-    every = max(1, len(positions) // MARKERS_PER_CURVE)
-    shown = ~np.isnan(curve.values)
-    axis.plot(positions[shown], curve.values[shown], markersize=4, markevery=every, linewidth=1.4, **line_style)
-    if not np.isnan(curve.low).all():
-        axis.fill_between(positions, curve.low, curve.high, color=line_style["color"], alpha=0.15, linewidth=0)
-
-
-def _normalised(curve: Curve, scores: Range | None) -> Curve:
-    if scores is None:
         return curve
-    values, low, high = (normalise(part, *scores) for part in (curve.values, curve.low, curve.high))
-    return curve._replace(values=values, low=low, high=high)
+
+    return [
+        Series(
+            comparison.method_titles[methods.index(method)] if comparison.methods[method][0] == k else None,
+            methods.index(method),
+            curve_of_run(k),
+            is_thin=True,
+        )
+        for k, method in enumerate(map(comparison.method_of, range(len(comparison.runs))))
+    ]
 
 
-def _legend_text(name: str) -> str:
-    """Escaped for matplotlib: $ would start a formula, and legends ignore labels that start with _."""
-    text = name.replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text
+def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path]) -> None:
+    columns, legend_rows = _legend_size([one.name for one in sections[0].series if one.name is not None])
+    above = [LEGEND_HEIGHT * legend_rows, *(TITLE_HEIGHT for _ in sections[1:])]
+    heights = [section.num_rows * section.row_height + extra for section, extra in zip(sections, above, strict=True)]
+    with figure_for(paths, sum(heights) + 2 * TITLE_HEIGHT) as figure:
+        figure.suptitle(escaped(title))
+        parts = figure.subfigures(len(sections), 1, height_ratios=heights, squeeze=False)[:, 0]
+        drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
+        handles, labels = parts[0].axes[0].get_legend_handles_labels()
+        if len(labels) > 1:
+            parts[0].legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
+        figure.supxlabel(_note(drawn), fontsize="medium", color="#444444")
 
 
-def _draw_reference(axis: Axes, env: EnvSettings, last_step: float) -> None:
-    """OpenAI's PPO: its published points and the lines between them, up to the run's last step."""
-    last_step = min(last_step, reference.STEPS[-1])
-    steps = [step for step in reference.STEPS if step < last_step] + [last_step]
-    scores = [score for step in steps if (score := reference.openai_ppo(env, step, "train")) is not None]
-    if len(scores) == len(steps):
-        axis.plot(np.array(steps) / 1000, scores, color="#555555", linestyle=":", marker="*", label="OpenAI's PPO")
+def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:
+    """Returns the curves that were drawn with their bands."""
+    drawn = []
+    axes = part.subplots(section.num_rows, section.num_columns, squeeze=False)
+    for axis, panel in zip(axes.flat, section.panels, strict=False):
+        drawn += _draw_panel(axis, panel, section.series)
+    for axis in axes.flat[len(section.panels) :]:
+        axis.set_visible(False)
+    part.align_ylabels(axes)
+    if section.title is not None:
+        part.suptitle(section.title, fontsize="medium", fontweight="bold")
+    return drawn
 
 
-def _averaged(curve: Curve) -> str:
-    updates = round(curve.per_point)
-    return "each update" if updates <= 1 else f"mean of {updates} updates"
+def _legend_size(names: Sequence[str]) -> tuple[int, int]:
+    """Columns and rows."""
+    longest = max(map(len, names), default=0) + SAMPLE_CHARACTERS
+    columns = max(1, min(len(names), LEGEND_CHARACTERS // longest))
+    return columns, -(-len(names) // columns)
+
+
+def _note(curves: Sequence[MethodCurve]) -> str:
+    """What lines and bands mean; empty where no curve can have a band."""
+    counts = {curve.num_runs for curve in curves} - {1}
+    line = "interquartile mean of the runs" if counts and max(counts) >= IQM_RUNS else "mean of the runs"
+    if counts and min(counts) < IQM_RUNS <= max(counts):
+        line += f" (mean of fewer than {IQM_RUNS})"
+    kinds = {curve.band for curve in curves}
+    bands = [text for kind, text in BAND_TEXTS.items() if kind in kinds and kind != "none"]
+    parts = [f"Lines: {line}."] if counts else []
+    parts += [f"Bands: {'; '.join(bands)}."] if bands else ["No bands: too few runs or episodes."] if curves else []
+    return " ".join(parts)
+
+
+def _draw_panel(axis: Axes, panel: Panel, series: Sequence[Series]) -> list[MethodCurve]:
+    """Returns the curves that were drawn with their bands."""
+    curves = [(one, one.curve(panel.quantity, panel.axis, panel.task)) for one in series]
+    known = [(one, curve) for one, curve in curves if curve is not None]
+    far = max((float(curve.positions[-1]) for _, curve in known), default=0.0)
+    x_scale, x_label = _x_unit(panel.axis, far)
+    y_scale, y_unit = 1.0, QUANTITIES[panel.quantity].unit
+    if panel.quantity == "timesteps":
+        top = max((float(curve.values[-1]) for _, curve in known), default=0.0)
+        y_scale, word = next((scale, word) for limit, scale, word in STEP_UNITS if top >= limit)
+        y_unit = f"{y_unit} ({word})" if word else y_unit
+    for one, curve in known:
+        _draw_curve(axis, curve, one, x_scale, y_scale)
+    if not known:
+        axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", color="#666666")
+    label(axis, _panel_title(panel), x_label, "normalised reward" if panel.is_normalised else y_unit)
+    lift_from_frame(axis, QUANTITIES[panel.quantity].is_from_zero)
+    if far > 0:
+        axis.set_xlim(-X_MARGIN * far / x_scale, (1 + X_MARGIN) * far / x_scale)  # from 0, as in the panels beside it
+    return [curve for one, curve in known if one.has_band]
+
+
+def _panel_title(panel: Panel) -> str:
+    title = QUANTITIES[panel.quantity].title
+    if panel.quantity == "reward":
+        title += " by steps" if panel.axis == "steps" else " by wall-clock"
+    return f"{title}: {panel.task}" if panel.task is not None else title
+
+
+def _x_unit(axis: Axis, far: float) -> tuple[float, str]:
+    if axis == "core_hours":
+        return 1.0, "core-hours"
+    name, units = ("environment steps", STEP_UNITS) if axis == "steps" else ("wall-clock", TIME_UNITS)
+    scale, word = next((scale, word) for limit, scale, word in units if far >= limit)
+    return scale, f"{name} ({word})" if word else name
+
+
+def _draw_curve(axis: Axes, curve: MethodCurve, series: Series, x_scale: float, y_scale: float) -> None:
+    look: dict[str, Any] = style(series.position)
+    positions, values, low, high = (curve.positions / x_scale, *(part / y_scale for part in curve[1:4]))
+    look["markevery"] = [-1] if series.is_thin else max(1, len(positions) // MARKERS_PER_CURVE)
+    look |= {"linewidth": 0.6, "alpha": 0.75} if series.is_thin else {}
+    axis.plot(positions, values, label=None if series.name is None else escaped(series.name), **look)
+    if series.has_band and not np.isnan(low).all():
+        axis.fill_between(positions, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def _published_series(comparison: Comparison) -> list[Series]:
+    """Of one game, if published scores are wanted: those of several games have no common axis."""
+    if not comparison.references or len(comparison.tasks) > 1:
+        return []
+    last_step = max(float(run.metrics["steps_global"][-1]) for run in comparison.runs)
+    found = [curve for curves in published_curves(comparison.runs).values() for curve in curves]
+    return _published(curves_until(found, last_step))
+
+
+def _published(curves: Sequence[PublishedCurve]) -> list[Series]:
+    """OpenAI's comes last and has the first style."""
+    return [
+        Series(curve.name, k - len(curves), _reward_by_steps(curve.steps, curve.values))
+        for k, curve in enumerate(curves)
+    ]
+
+
+def _reward_by_steps(steps: Array, scores: Array) -> CurveOf:
+    """A published curve, which other panels do not have."""
+
+    def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
+        if quantity != "reward" or axis != "steps":
+            return None
+        unknown = np.full(len(steps), np.nan)
+        return MethodCurve(steps, scores, unknown, unknown, "none", 1)
+
+    return curve

@@ -1,282 +1,335 @@
-"""comparison.html: a self-contained page. Tables are rendered here, curves by assets/page.js."""
+"""comparison.html: a self-contained page. Its contents are collected here, laid out by templates/, and its curves drawn
+by assets/page.js.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from rlcluster.reports import clips
-from rlcluster.reports.comparison import Comparison, Scoring
-from rlcluster.reports.comparison_text import (
-    AGGREGATE_TITLES,
-    MISSING,
-    evaluated_text,
-    interval_text,
-    number,
-    reached_text,
-    speedup,
-)
+from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS, arrival_of, efficiency_texts, own_values
 from rlcluster.reports.curves import PHASES, phase_seconds
+from rlcluster.reports.groups import (
+    MISSING,
+    Group,
+    estimate_text,
+    evaluated,
+    evaluated_text,
+    gap,
+    groups_by_task,
+    groups_of,
+    mean_text,
+    minutes,
+    number,
+    speedup,
+    summary_value,
+)
+from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
-from rlcluster.runs.reader import RecordedRun
+from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
+from rlcluster.reports.scoring import Scoring
+from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
 
 CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
 MAX_CLIP_BYTES = 250_000
 
-AXIS_TITLES = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
+AXIS_TITLES = {"steps": "environment steps", "seconds": "wall-clock", "core_hours": "core-hours"}
 DEFINITIONS = {
+    "method": "all runs that differ only in seed and game.",
     "fps": "environment steps per second of rollout and learning, over the whole run (final: the last updates).",
-    "speed-up": "average fps divided by that of the first run.",
+    "speed-up": "average fps divided by that of the first method, on the same games.",
     "reward": "mean over 100 training episodes: the first, last and best of the run.",
-    "training and unseen levels": "mean evaluation reward, with its 95 % interval and number of episodes; the "
-    "generalisation gap is their difference: how much the agent has memorised.",
+    "training and unseen levels": "mean evaluation reward; the generalisation gap is their difference: how much the "
+    "agent has memorised.",
     "core-hours": "wall-clock time multiplied by the cores reserved for the run.",
-    "curves": "a point is the mean over all episodes that finished in its slice of the run; the band is the 95 % "
-    "interval of that mean. Neighbouring points share no episodes, and there is no other smoothing.",
+    "curves of methods": "the interquartile mean of the runs (of fewer than four, the mean) at common positions, up to "
+    f"the end of the shortest finished run. From {MIN_RUNS} runs on, the band is the 95 % interval of that mean; "
+    "below, it reaches from the lowest to the highest run.",
+    "curves of single runs": "a point is the mean over all episodes that finished in its slice of the run; the band is "
+    f"the 95 % interval of that mean, from {MIN_EPISODES} episodes on. Neighbouring points share no episodes.",
     "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
     "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
+    "intervals": f"95 %, by a stratified bootstrap over runs. Below {MIN_RUNS} runs, or {MIN_EPISODES} episodes, none "
+    "is shown: it would promise more than the sample can tell.",
 }
 
-Column = tuple[str, Callable[[int], str]]
+Cell = Callable[[Group], str]
 
 
-def page_text(comparison: Comparison, title: str, note: str = "") -> str:
-    """The whole page."""
-    sections = [
-        _verdict(comparison),
-        _warnings(comparison.warnings),
-        ("Runs", _runs_table(comparison)),
-        ("Curves", _curves_section(comparison)),
-        ("Scores", _scores(comparison)),
-        ("Where the time goes", _phases(comparison)),
-        ("Gameplay", _clips(comparison)),
-        ("Settings that differ", _differences(comparison)),
-        ("Machines", _machines(comparison)),
-        ("Definitions", _definitions()),
-    ]
-    body = "".join(
-        part if isinstance(part, str) else f"<section><h2>{part[0]}</h2>{part[1]}</section>"
-        for part in sections
-        if isinstance(part, str) or part[1]
+class Table(NamedTuple):
+    """`label` names it for screen readers; `marked` rows stand out."""
+
+    label: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: Sequence[bool] = ()
+
+
+def page_text(
+    comparison: Comparison, title: str, note: str = "", per_run: bool = False, refresh_seconds: int | None = None
+) -> str:
+    """The whole page; it reloads itself every `refresh_seconds`, if given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("rlcluster.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    made = f"{time.strftime('%Y-%m-%d %H:%M')}{', ' + note if note else ''}"
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<style>\n{_asset('page.css')}</style></head>\n<body><h1>{escape(title)}</h1>"
-        f'<p class="faint">{escape(made)}</p>\n{body}\n'
-        f'<script id="data" type="application/json">{_embedded(page_data(comparison))}</script>\n'
-        f"<script>\n{_asset('page.js')}</script></body></html>\n"
-    )
-
-
-def _verdict(comparison: Comparison) -> str:
-    text = comparison.scoring.verdict.text if comparison.scoring is not None else comparison.why_unscored
-    return f'<p class="verdict">{escape(text)}</p>'
-
-
-def _warnings(warnings: Sequence[str]) -> str:
-    if not warnings:
-        return ""
-    items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings)
-    return f'<div class="warnings" role="note"><strong>Before you compare</strong><ul>{items}</ul></div>'
-
-
-def _runs_table(comparison: Comparison) -> str:
-    runs = comparison.runs
-
-    def summary_cell(name: str, form: str) -> Callable[[int], str]:
-        return lambda k: number(runs[k].summary.get(name), form)
-
-    def ratio(k: int) -> str:
-        value = speedup(runs[k], runs[0])
-        return MISSING if value is None else f"{value:.2f}×"
-
-    def gain(k: int) -> str:
-        value = speedup(runs[k], runs[0])
-        return MISSING if value is None else f"{100 * (value - 1):.1f} %"
-
-    columns: list[Column] = [
-        ("run", lambda k: comparison.names[k]),
-        ("algorithm", lambda k: runs[k].settings.algorithm),
-        ("mode", lambda k: runs[k].settings.mode),
-        ("game", lambda k: runs[k].task),
-        ("seed", lambda k: str(runs[k].settings.env.seed)),
-        ("cores", lambda k: str(runs[k].cores)),
-        ("minutes", lambda k: f"{runs[k].summary['duration_seconds'] / 60:.1f}"),
-        ("timesteps", summary_cell("total_timesteps", ",")),
-        ("updates", summary_cell("total_updates", ",")),
-        ("average fps", summary_cell("average_fps", ",.0f")),
-        ("final fps", summary_cell("final_fps", ",.0f")),
-        ("speed-up", ratio),
-        ("initial reward", summary_cell("initial_reward", ".2f")),
-        ("final reward", summary_cell("final_reward", ".2f")),
-        ("best reward", summary_cell("best_reward", ".2f")),
-        ("training levels", lambda k: evaluated_text(runs[k], "train")),
-        ("unseen levels", lambda k: evaluated_text(runs[k], "test")),
-        ("generalisation gap", lambda k: _gap(runs[k])),
-        ("peak memory (GB)", summary_cell("peak_memory_gb", ".2f")),
-        ("timesteps/hour", summary_cell("timesteps_per_hour", ",.0f")),
-        ("efficiency gain", gain),
-    ]
-    rows = [[cell(k) for _, cell in columns] for k in range(len(runs))]
-    return _table([heading for heading, _ in columns], rows)
-
-
-def _gap(run: RecordedRun) -> str:
-    return number(run.evaluation and run.evaluation.gap, ".2f")
-
-
-def _curves_section(comparison: Comparison) -> str:
-    choices = "".join(
-        f'<label><input type="radio" name="axis" value="{axis}"{" checked" if axis == "steps" else ""}> {title}</label>'
-        for axis, title in AXIS_TITLES.items()
-    )
-    per_point = np.mean([curve.per_point for curve in comparison.curves])
-    return (
-        f"<fieldset><legend>x-axis</legend>{choices}</fieldset>"
-        '<div class="key" id="key" role="group" aria-label="methods; click to hide one"></div>'
-        '<div class="charts" id="charts"></div>'
-        f"<small>Each point of a reward curve is the mean of about {per_point:.0f} episodes, the band its 95 % "
-        "interval; no other smoothing.</small><noscript><p>The curves need JavaScript; comparison.png shows them too."
-        "</p></noscript>"
+    return environment.get_template("page.html").render(
+        title=title,
+        refresh_seconds=refresh_seconds,
+        made=f"{time.strftime('%Y-%m-%d %H:%M')}{', ' + note if note else ''}",
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        data=_embedded(page_data(comparison)),
+        per_run=per_run or not comparison.has_repeats,
+        **_content(comparison),
     )
 
 
-def _scores(comparison: Comparison) -> str:
-    scoring = comparison.scoring
-    parts = [f"<p>{escape(comparison.why_unscored)}</p>"] if scoring is None else _scoring_parts(scoring)
-    parts.append("<h3>Efficiency: mean reward until the shortest run of the game ends</h3>")
-    rows = [
-        [name, *(number(row[axis], ".2f") for axis in AXIS_TITLES)]
-        for name, row in zip(comparison.names, comparison.efficiency, strict=True)
-    ]
-    parts.append(_table(["run", *(f"by {title}" for title in AXIS_TITLES.values())], rows))
-    reached = [
-        [name, reached_text(one)]
-        for name, one in zip(comparison.names, comparison.reached, strict=True)
-        if one is not None
-    ]
-    if reached:
-        parts.append("<h3>Time to a reward (mean over 100 training episodes)</h3>")
-        parts.append(_table(["run", "first reached"], reached))
-    if comparison.references:
-        parts.append("<h3>Compared with OpenAI's published PPO (easy, 200 training levels, mean of 3 runs)</h3>")
-        parts += [f"<p>{escape(sentence)}</p>" for sentence in comparison.references]
-    return "".join(parts)
+def _content(comparison: Comparison) -> dict[str, Any]:
+    """What the templates show, section by section."""
+    return {
+        "setup": setup_text(comparison.runs),
+        "sentences": headline(comparison),
+        "failures": comparison.failures,
+        "warnings": comparison.warnings,
+        "has_repeats": comparison.has_repeats,
+        "numbers": NUMBERS if comparison.has_repeats else "",
+        "results": _results_table(comparison, groups_of(comparison)),
+        "single_runs": _results_table(comparison, groups_of(comparison, per_run=True)),
+        "details": _details_table(comparison),
+        "axes": AXIS_TITLES,
+        "scoring": _scoring_content(comparison.scoring),
+        "why_unscored": comparison.why_unscored,
+        "efficiency": _efficiency_table(comparison),
+        "reached": _reached_table(comparison),
+        "references": _references_table(comparison),
+        "reference_definition": DEFINITION,
+        "phases": _phases(comparison),
+        "phase_names": PHASES,
+        "clips": _clips(comparison),
+        "differences": _differences_table(comparison),
+        "machines": _machines_table(comparison),
+        "definitions": DEFINITIONS,
+    }
 
 
-def _scoring_parts(scoring: Scoring) -> list[str]:
-    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
+def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
+    """The results first: score, reward, speed, time. Columns without a value are left out."""
+    are_runs = len(groups) == len(comparison.runs)
+    columns: dict[str, Cell] = {
+        "run" if are_runs else "method": lambda group: group.title,
+        **({} if are_runs else {"runs": lambda group: group.count_text}),
+        **({"game": lambda group: group.runs[0].task} if are_runs and len(comparison.tasks) > 1 else {}),
+        "unseen levels": _levels_cell(comparison, "test"),
+        "training levels": _levels_cell(comparison, "train"),
+        "final reward": _reward_cell(comparison, "final_reward"),
+        "fps": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
+        "speed-up": lambda group: _times(speedup(group, groups[0])),
+        "minutes": lambda group: mean_text(group.values(minutes), ".1f"),
+    }
+    if comparison.scoring is not None and not are_runs:
+        scores = {"score (IQM)": _score_cell(comparison.scoring)}
+        columns = {**dict(list(columns.items())[:2]), **scores, **dict(list(columns.items())[2:])}
+    return _table("results", columns, groups)
+
+
+def _score_cell(scoring: Scoring) -> Cell:
+    def cell(group: Group) -> str:
+        aggregates = scoring.aggregates.get(group.method)
+        return MISSING if aggregates is None else estimate_text(aggregates["iqm"])
+
+    return cell
+
+
+def _levels_cell(comparison: Comparison, levels: str) -> Cell:
+    """Raw rewards of one game; of a single run with its own interval."""
+
+    def cell(group: Group) -> str:
+        if len(group.runs) == 1:
+            return evaluated_text(group.runs[0], levels)
+        return mean_text(group.values(evaluated(levels)), ".2f") if len(comparison.tasks) == 1 else MISSING
+
+    return cell
+
+
+def _reward_cell(comparison: Comparison, name: str) -> Cell:
+    def cell(group: Group) -> str:
+        is_one_game = len({run.task for run in group.runs}) == 1
+        return mean_text(group.values(summary_value(name)), ".2f") if is_one_game else MISSING
+
+    return cell
+
+
+def _details_table(comparison: Comparison) -> Table:
+    """Everything else about the single runs."""
+    groups = groups_of(comparison, per_run=True)
+
+    def summary(name: str, form: str) -> Cell:
+        return lambda group: number(group.runs[0].summary.get(name), form)
+
+    columns: dict[str, Cell] = {
+        "run": lambda group: group.title,
+        "algorithm": lambda group: group.runs[0].settings.algorithm,
+        "mode": lambda group: group.runs[0].settings.mode,
+        "game": lambda group: group.runs[0].task,
+        "seed": lambda group: str(group.runs[0].settings.env.seed),
+        "cores": lambda group: str(group.runs[0].cores),
+        "timesteps": summary("total_timesteps", ","),
+        "updates": summary("total_updates", ","),
+        "final fps": summary("final_fps", ",.0f"),
+        "initial reward": summary("initial_reward", ".2f"),
+        "best reward": summary("best_reward", ".2f"),
+        "generalisation gap": lambda group: number(gap(group.runs[0]), ".2f"),
+        "peak memory (GB)": summary("peak_memory_gb", ".2f"),
+        "timesteps/hour": summary("timesteps_per_hour", ",.0f"),
+    }
+    return _table("details of the runs", columns, groups)
+
+
+def _table(label: str, columns: Mapping[str, Cell], groups: Sequence[Group]) -> Table:
+    cells = {heading: [cell(group) for group in groups] for heading, cell in columns.items()}
+    known = {heading: column for heading, column in cells.items() if set(column) != {MISSING}}
+    return Table(label, list(known), list(zip(*known.values(), strict=True)))
+
+
+def _times(ratio: float | None) -> str:
+    return MISSING if ratio is None else f"{ratio:.2f}×"
+
+
+def _scoring_content(scoring: Scoring | None) -> dict[str, Any] | None:
+    if scoring is None:
+        return None
     aggregates = list(next(iter(scoring.aggregates.values())))
-    rows = []
-    for method, values in scoring.aggregates.items():
-        scores = scoring.scores[method]
-        cells = [interval_text(values[name], scores) for name in aggregates]
-        rows.append([method, str(sum(map(len, scores.values()))), str(len(scores)), *cells])
-    headings = ["method", "runs", "games", *(AGGREGATE_TITLES[name] for name in aggregates)]
-    parts = [
-        f"<p>Score: {escape(scoring.source)}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.</p>",
-        _table(headings, rows),
+    rows = [
+        [
+            method,
+            str(sum(map(len, scores.values()))),
+            str(len(scores)),
+            *(estimate_text(own[name]) for name in aggregates),
+        ]
+        for (method, own), scores in zip(scoring.aggregates.items(), scoring.scores.values(), strict=True)
     ]
-    if scoring.left_out:
-        parts.append(f"<p>Excluded, without a score: {escape(', '.join(scoring.left_out))}.</p>")
-    if len(scoring.scores) > 1 and scoring.improvement:
-        parts += ["<h3>Probability of improvement of the row over the column</h3>", _improvement(scoring)]
-    if has_profile(scoring):
-        parts.append(
-            '<figure id="profile"><h3>Performance profile: share of runs above a score (band: 95 %)</h3></figure>'
-        )
-    return parts
+    headings = ["method", "runs", "games", *(AGGREGATE_TITLES[name] for name in aggregates)]
+    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
+    return {
+        "explanation": f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.",
+        "table": Table("scores", headings, rows),
+        "why_uncertain": scoring.why_uncertain,
+        "left_out": scoring.left_out,
+        "improvement": _improvement_table(scoring) if scoring.improvement else None,
+        "has_profile": has_profile(scoring),
+    }
 
 
-def _improvement(scoring: Scoring) -> str:
+def _improvement_table(scoring: Scoring) -> Table:
     methods = list(scoring.scores)
 
     def cell(method: str, other: str) -> str:
         interval = scoring.improvement.get((method, other))
-        return MISSING if interval is None else interval_text(interval, scoring.scores[method])
+        return MISSING if interval is None else estimate_text(interval, ".2f")
 
-    return _table(["", *methods], [[method, *(cell(method, other) for other in methods)] for method in methods])
+    rows = [[method, *(cell(method, other) for other in methods)] for method in methods]
+    return Table("probability of improvement of the row over the column", ["", *methods], rows)
 
 
-def _phases(comparison: Comparison) -> str:
-    legend = " ".join(f'<span><span class="swatch {phase}"></span> {phase}</span>' for phase in PHASES)
+def _efficiency_table(comparison: Comparison) -> Table:
+    rows = [[group.title, *efficiency_texts(comparison, group)] for group in groups_by_task(comparison)]
+    return Table("efficiency", ["method", *(f"by {title}" for title in AXIS_TITLES.values())], rows)
+
+
+def _reached_table(comparison: Comparison) -> Table | None:
+    arrivals = [(group, arrival) for group in groups_by_task(comparison) if (arrival := arrival_of(comparison, group))]
+    rows = [
+        [
+            group.title,
+            arrival.threshold,
+            f"{arrival.num_arrived} of {arrival.num_runs}",
+            number(arrival.steps, ",.0f"),
+            number(arrival.minutes, ".3g"),
+            number(arrival.core_hours, ".3g"),
+        ]
+        for group, arrival in arrivals
+    ]
+    headings = ["method", "reward", "runs that reached it", "environment steps", "minutes", "core-hours"]
+    return Table("time to a reward", headings, rows) if rows else None
+
+
+def _references_table(comparison: Comparison) -> Table | None:
+    rows = [
+        [
+            score.run,
+            LEVELS_TEXT[score.levels],
+            f"{score.steps:,}",
+            number(score.reward, ".2f"),
+            ours_text(score.ours) or MISSING,
+            number(score.openai_ppo, ".2f"),
+            score.note,
+        ]
+        for score in comparison.references
+    ]
+    headings = ["run", "levels", "environment steps", "score", "ours", OPENAI, "note"]
+    known = [k for k in range(len(headings)) if {row[k] for row in rows} - {MISSING, ""}]
+    known_rows = [[row[k] for k in known] for row in rows]
+    return Table("scores and published ones", [headings[k] for k in known], known_rows) if rows else None
+
+
+def _phases(comparison: Comparison) -> list[dict[str, Any]]:
+    """Of each method: the share of each phase in an update, and its milliseconds."""
     rows = []
-    for name, run in zip(comparison.names, comparison.runs, strict=True):
-        seconds = phase_seconds(run.metrics)
+    for group in groups_of(comparison):
+        own = [phase_seconds(run.metrics) for run in group.runs]
+        seconds = {phase: sum(one[phase] for one in own) / len(own) for phase in PHASES}
         total = sum(seconds.values()) or 1.0
-        parts = "".join(
-            f'<span class="{phase}" style="width:{100 * value / total:.2f}%" '
-            f'title="{phase}: {1000 * value:.1f} ms, {value / total:.1%}">{value / total:.0%}</span>'
-            for phase, value in seconds.items()
-            if value > 0
-        )
-        rows.append(f'<span>{escape(name)}</span><div class="bar" title="{1000 * total:.1f} ms">{parts}</div>')
-    return f'<p class="faint">{legend}; share of the mean update</p><div class="phases">{"".join(rows)}</div>'
+        parts = [(phase, value / total, 1000 * value) for phase, value in seconds.items() if value > 0]
+        rows.append({"title": group.title, "total": 1000 * total, "parts": parts})
+    return rows
 
 
-def _clips(comparison: Comparison) -> str:
+def _clips(comparison: Comparison) -> list[dict[str, Any]]:
+    """A clip of each run that has one, in base64; None where it cannot be shown."""
     chosen = [(name, clips.choose(run.clips)) for name, run in zip(comparison.names, comparison.runs, strict=True)]
     found = [(name, clip) for name, clip in chosen if clip is not None]
-    figures = []
+    shown = []
     for name, clip in found:
         content = clips.shrink(clip, min(MAX_CLIP_BYTES, CLIP_BYTES // len(found)))
-        if content is None:
-            figures.append(
-                f"<figure><figcaption>{escape(name)}: {escape(clip.name)} cannot be shown</figcaption></figure>"
-            )
-            continue
-        source = base64.b64encode(content).decode()
-        figures.append(
-            f'<figure><video controls muted loop playsinline preload="metadata" src="data:video/mp4;base64,{source}">'
-            f"</video><figcaption>{escape(name)}</figcaption></figure>"
-        )
-    return f'<div class="clips">{"".join(figures)}</div>' if figures else ""
+        source = None if content is None else base64.b64encode(content).decode()
+        shown.append({"name": name, "file": clip.name, "source": source})
+    return shown
 
 
-def _differences(comparison: Comparison) -> str:
-    rows = [
-        [row.key, *(MISSING if value is None else str(value) for value in row.values)] for row in comparison.differences
-    ]
-    return _table(["setting", *comparison.names], rows) if rows else "<p>None.</p>"
+def _differences_table(comparison: Comparison) -> Table | None:
+    """The values of each method; several where its runs differ."""
+    groups = groups_of(comparison)
+    rows = [[row.key, *(own_values(row, group) for group in groups)] for row in comparison.differences]
+    return Table("settings that differ", ["setting", *(group.title for group in groups)], rows) if rows else None
 
 
-def _machines(comparison: Comparison) -> str:
-    machines = [run.machine for run in comparison.runs]
-    keys = [key for key in dict.fromkeys(key for machine in machines for key in machine) if key != "versions"]
-    rows = [[key, *(str(machine.get(key, MISSING)) for machine in machines)] for key in keys]
-    versions = [machine.get("versions") or {} for machine in machines]
-    names = dict.fromkeys(key for one in versions for key in one)
-    rows += [[name, *(str(one.get(name, MISSING)) for one in versions)] for name in names]
-    loads = [run.summary.get("background_load") for run in comparison.runs]
-    rows.append(["background load (share of cores)", *(number(load, ".0%") for load in loads)])
-    if all(len(set(row[1:])) == 1 for row in rows) and len(machines) > 1:
-        return _table(["", "all runs"], [row[:2] for row in rows])
-    return _table(["", *comparison.names], rows, marked=[len(set(row[1:])) > 1 for row in rows])
-
-
-def _definitions() -> str:
-    return "".join(f"<p><strong>{escape(term)}</strong>: {escape(text)}</p>" for term, text in DEFINITIONS.items())
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    body = []
-    for k, row in enumerate(rows):
-        kind = ' class="differs"' if k < len(marked) and marked[k] else ""
-        body.append(f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+def _machines_table(comparison: Comparison) -> Table:
+    """One column for each set of runs with the same facts."""
+    columns: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, run in zip(comparison.names, comparison.runs, strict=True):
+        facts = {key: value for key, value in run.machine.items() if key != "versions"}
+        facts |= {f"version of {key}": value for key, value in (run.machine.get("versions") or {}).items()}
+        facts["background load (share of cores)"] = number(run.summary.get("background_load"), ".0%")
+        columns.setdefault(tuple((key, str(value)) for key, value in facts.items()), []).append(name)
+    facts_of = [dict(facts) for facts in columns]
+    keys = dict.fromkeys(key for facts in facts_of for key in facts)
+    rows = [[key, *(facts.get(key, MISSING) for facts in facts_of)] for key in keys]
+    headings = [", ".join(names) for names in columns.values()] if len(columns) > 1 else ["all runs"]
+    marked = [len(set(row[1:])) > 1 for row in rows]
+    return Table("machines", ["", *headings], rows, marked)
 
 
 def _asset(name: str) -> str:

@@ -1,4 +1,7 @@
-"""The data that assets/page.js draws, embedded in comparison.html as JSON."""
+"""The data that assets/page.js draws, embedded in comparison.html as JSON.
+
+Curves of methods have equally spaced positions, so their ends say where the points are. Those of a run share theirs.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +11,92 @@ from typing import Any
 
 import numpy as np
 
-from rlcluster.reports import reference, statistics
-from rlcluster.reports.comparison import Comparison, Scoring
-from rlcluster.reports.curves import Curve, fps_curve, mean_curve
+from rlcluster.reports import statistics
+from rlcluster.reports.comparison import Comparison, curve_of
+from rlcluster.reports.curves import DIAGNOSTICS, QUANTITIES, Curve
+from rlcluster.reports.method_curves import AXES, BAND_TEXTS, MethodCurve
+from rlcluster.reports.reference_scores import published_curves
+from rlcluster.reports.scoring import Scoring
+from rlcluster.runs.reader import RecordedRun
 
 THRESHOLDS = 101  # points of a performance profile
+SHARED = ("fps", *DIAGNOSTICS)  # curves with the same slices
 
 
 def page_data(comparison: Comparison) -> dict[str, Any]:
     """The data that page.js draws."""
     methods = list(comparison.methods)
-    tasks = sorted({run.task for run in comparison.runs})
-    published = [run for run in comparison.runs if reference.is_published_setting(run.settings.env)]
-    has_reference = bool(comparison.references)
     return {
-        "methods": methods if len(methods) < len(comparison.runs) else _single_names(comparison),
-        "tasks": tasks,
+        "methods": comparison.method_titles,
+        "tasks": comparison.tasks,
+        "quantities": {name: quantity._asdict() for name, quantity in QUANTITIES.items()},
+        "diagnostics": [name for name in DIAGNOSTICS if _is_known(comparison, name)],
+        "bands": BAND_TEXTS,
+        "method_curves": [_method_data(comparison, method) for method in methods],
         "runs": [
             {
                 "name": comparison.names[k],
                 "method": methods.index(comparison.method_of(k)),
                 "task": run.task,
                 "cores": run.cores,
-                "curves": {
-                    "reward": _curve_data(comparison.curves[k]),
-                    "fps": _curve_data(fps_curve(run.metrics)),
-                    "policy_loss": _curve_data(mean_curve(run.metrics, "policy_loss")),
-                },
+                **_run_data(comparison, k),
             }
             for k, run in enumerate(comparison.runs)
         ],
-        "reference": {
-            run.game: {"steps": reference.STEPS, "train": reference.GAMES[run.game].train}
-            for run in published
-            if has_reference and run.game in reference.GAMES
-        },
+        "reference": _reference_data(comparison.runs) if comparison.references else {},
         "profile": _profile_data(comparison.scoring, methods) if has_profile(comparison.scoring) else None,
     }
 
 
-def _single_names(comparison: Comparison) -> list[str]:
-    """With one run per method, the run's name is more informative."""
-    return [comparison.names[positions[0]] for positions in comparison.methods.values()]
+def _is_known(comparison: Comparison, quantity: str) -> bool:
+    return any(not np.isnan(curves[quantity].values).all() for curves in comparison.curves)
 
 
-def _curve_data(curve: Curve) -> dict[str, Any]:
-    data = {"steps": _numbers(curve.steps), "seconds": _numbers(curve.seconds), "values": _numbers(curve.values)}
+def _method_data(comparison: Comparison, method: str) -> dict[str, Any]:
+    """axis -> quantity, and for rewards the task -> curve. A method with one run is drawn from that run."""
+    if len(comparison.methods[method]) == 1:
+        return {"run": comparison.methods[method][0]}
+    data: dict[str, Any] = {}
+    for axis in AXES:
+        rewards = {task: curve_of(comparison, method, "reward", axis, task) for task in comparison.tasks}
+        names = ["fps", *DIAGNOSTICS, *(["timesteps"] if axis == "seconds" else [])]
+        others = {name: curve_of(comparison, method, name, axis) for name in names}
+        data[axis] = {
+            "reward": {task: _method_curve(curve) for task, curve in rewards.items() if curve is not None},
+            **{name: _method_curve(curve) for name, curve in others.items() if curve is not None},
+        }
+    return data
+
+
+def _method_curve(curve: MethodCurve) -> dict[str, Any]:
+    ends = [float(curve.positions[0]), float(curve.positions[-1]), len(curve.positions)]
+    data: dict[str, Any] = {"ends": ends, "y": _numbers(curve.values), "band": curve.band, "runs": curve.num_runs}
+    if curve.band != "none":
+        data |= {"low": _numbers(curve.low), "high": _numbers(curve.high)}
+    return data
+
+
+def _run_data(comparison: Comparison, k: int) -> dict[str, Any]:
+    curves = comparison.curves[k]
+    shared = {name: _numbers(curves[name].values) for name in SHARED if _is_known(comparison, name)}
+    positions = {"steps": _numbers(curves["fps"].steps), "seconds": _numbers(curves["fps"].seconds)}
+    return {"reward": _reward_data(curves["reward"]), "shared": positions | shared}
+
+
+def _reward_data(curve: Curve) -> dict[str, Any]:
+    data = {"steps": _numbers(curve.steps), "seconds": _numbers(curve.seconds), "y": _numbers(curve.values)}
     if not np.isnan(curve.low).all():
         data |= {"low": _numbers(curve.low), "high": _numbers(curve.high)}
     return data
+
+
+def _reference_data(runs: Sequence[RecordedRun]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        game: [
+            {"name": curve.name, "steps": _numbers(curve.steps), "values": _numbers(curve.values)} for curve in curves
+        ]
+        for game, curves in published_curves(runs).items()
+    }
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:
@@ -65,8 +105,8 @@ def _numbers(values: Iterable[float]) -> list[float | None]:
 
 
 def has_profile(scoring: Scoring | None) -> bool:
-    """True if a method has more than one score."""
-    return scoring is not None and max(sum(map(len, one.values())) for one in scoring.scores.values()) > 1
+    """True if a method has enough runs to speak of their distribution."""
+    return scoring is not None and any(map(statistics.has_interval, scoring.scores.values()))
 
 
 def _profile_data(scoring: Scoring | None, methods: Sequence[str]) -> dict[str, Any]:
@@ -76,6 +116,8 @@ def _profile_data(scoring: Scoring | None, methods: Sequence[str]) -> dict[str, 
     rows = []
     for method, scores in scoring.scores.items():
         values, low, high = statistics.performance_profile(scores, thresholds)
-        shares = {"y": _numbers(values), "low": _numbers(low), "high": _numbers(high)}
+        shares: dict[str, Any] = {"y": _numbers(values)}
+        if statistics.has_interval(scores):
+            shares |= {"low": _numbers(low), "high": _numbers(high), "band": "interval"}
         rows.append({"method": methods.index(method), **shares})
     return {"thresholds": _numbers(thresholds), "methods": rows}

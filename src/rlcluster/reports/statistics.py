@@ -9,8 +9,9 @@ range. After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Sta
     performance profile         F(tau) = share of all scores above tau
     probability of improvement  P(X > Y) = mean over games of U_g / (n_g m_g), ties count half (Mann and Whitney)
 
-Intervals are percentiles of a stratified bootstrap: runs are resampled within each game. Every aggregate works on the
-last axis, so the same function serves the scores [n] and their resamples [R, n].
+Intervals are percentiles of a stratified bootstrap: runs are resampled within each game. Below MIN_RUNS there is none:
+a bootstrap of a few runs is far too narrow. Every aggregate works on the last axis, so the same function serves the
+scores [n] and their resamples [R, n].
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MAX_DRAWS = 4_000_000  # scores drawn at a time: 64 MB with their indices
 TRIMMED = 0.25  # of each end, for the IQM
+MIN_RUNS = 5  # of a method, and two of each game, for an interval or a probability
+MIN_EPISODES = 20  # for the interval of a mean over episodes
 MAX_PERMUTATIONS = 20_000  # per game: beyond this number, they are sampled
 
 
@@ -43,6 +46,14 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Estimate(NamedTuple):
+    """An estimate with its 95 % interval, or without one: then there are too few samples."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 def normalise(score: Value, low: float, high: float) -> Value:
@@ -72,13 +83,25 @@ def optimality_gap(scores: Sequence[Array]) -> Array:
 AGGREGATES: dict[str, Aggregate] = {"iqm": iqm, "mean": mean, "median": median, "optimality_gap": optimality_gap}
 
 
-def estimate(scores: Scores, aggregate: Aggregate, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The aggregate of the scores with its bootstrap interval, which is deterministic for a given seed."""
+def has_interval(scores: Scores, minimum: int = MIN_RUNS) -> bool:
+    """False if there are too few samples, or if a game has only one run: the spread between its runs is unknown."""
+    sizes = [len(values) for values in scores.values()]
+    return sum(sizes) >= minimum and min(sizes) > 1
+
+
+def estimate(
+    scores: Scores, aggregate: Aggregate, seed: int = 0, resamples: int = RESAMPLES, minimum: int = MIN_RUNS
+) -> Estimate:
+    """The aggregate of the scores with its bootstrap interval, which is deterministic for a given seed. There is none
+    below `minimum` samples.
+    """
     values, generator = list(scores.values()), np.random.default_rng(seed)
+    if not has_interval(scores, minimum):
+        return Estimate(float(aggregate(values)))
     block = max(1, MAX_DRAWS // sum(map(len, values)))
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
     draws = np.concatenate([aggregate(resample(scores, generator, size)) for size in sizes])
-    return Interval(float(aggregate(values)), *_percentiles(draws))
+    return Estimate(float(aggregate(values)), *_percentiles(draws))
 
 
 def resample(scores: Scores, generator: np.random.Generator, resamples: int) -> list[Array]:
@@ -131,38 +154,51 @@ class Verdict(NamedTuple):
 
 
 def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
-    """Compares the method with the highest IQM with every other: the interval of its probability of improvement must
-    lie above 0.5, and the permutation test's p-value must be at most 5 %.
+    """Compares the method with the highest IQM with every other: both must have enough runs, the interval of its
+    probability of improvement must lie above 0.5, and the permutation test's p-value must be at most 5 %.
     """
     if len(methods) < 2:
         return Verdict(None, "Only one method: nothing to compare.")
     ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
     best, improvements = ranked[0], {}
+    few = [name for name in ranked if not has_interval(methods[name])]
+    if few:
+        return Verdict(None, f"Not enough runs to tell: {_leads(methods, best)}, but {too_few(methods, few)}.")
     for name in ranked[1:]:
         improvements[name] = improvement = probability_of_improvement(methods[best], methods[name], seed)
         p_value = permutation_p_value(methods[best], methods[name], seed)
         if p_value > 1 - CONFIDENCE or improvement.low <= 0.5:
-            shown = improvement if has_spread(methods[best]) else None
-            return Verdict(None, _undecided_text(best, name, shown, p_value))
+            return Verdict(None, _undecided_text(_leads(methods, best), (best, name), improvement, p_value))
     closest = min(improvements, key=lambda name: improvements[name].low)
-    return Verdict(
-        best,
-        f"{best} is best: one of its runs beats one of {closest}, the closest, with probability "
-        f"{_text(improvements[closest])}.",
-    )
+    return Verdict(best, f"{best} is best: {_margin(improvements[closest], closest)}.")
 
 
-def _undecided_text(best: str, other: str, improvement: Interval | None, p_value: float) -> str:
-    lead = f"one of its runs beats one of {other} with probability {_text(improvement)}, but " if improvement else ""
+def _margin(improvement: Interval, closest: str) -> str:
+    """The bootstrap of fully separated scores has no width: no probability is claimed from it."""
+    if improvement.low == improvement.high:
+        return f"each of its runs beats each run of {closest}, the closest"
+    return f"one of its runs beats one of {closest}, the closest, with probability {_text(improvement)}"
+
+
+def too_few(methods: Mapping[str, Scores], few: Sequence[str]) -> str:
+    """`an interval takes at least 5 runs of a method, and PPO_Parallel has 3`"""
+    counts = {name: sum(map(len, methods[name].values())) for name in few}
+    fewest = min(counts, key=lambda name: counts[name])
+    games = " (two of each game)" if max(map(len, methods.values())) > 1 else ""
+    return f"an interval takes at least {MIN_RUNS} runs of a method{games}, and {fewest} has {counts[fewest]}"
+
+
+def _leads(methods: Mapping[str, Scores], best: str) -> str:
+    return f"{best} has the highest IQM ({float(iqm(list(methods[best].values()))):.3f})"
+
+
+def _undecided_text(leads: str, pair: tuple[str, str], improvement: Interval, p_value: float) -> str:
+    best, other = pair
     return (
-        f"Not enough runs to tell: {best} has the highest IQM; {lead}equal methods would differ at least as much as "
-        f"{best} and {other} in {p_value:.0%} of cases (limit: 5 %)."
+        f"Not enough runs to tell: {leads}; one of its runs beats one of {other} with probability "
+        f"{_text(improvement)}, but equal methods would differ at least as much as {best} and {other} in "
+        f"{p_value:.0%} of cases (limit: 5 %)."
     )
-
-
-def has_spread(scores: Scores) -> bool:
-    """False if a game has only one run: the spread between runs is unknown, so no interval is shown."""
-    return min(map(len, scores.values())) > 1
 
 
 def mean_until(positions: Array, values: Array, horizon: float) -> float | None:

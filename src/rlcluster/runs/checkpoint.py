@@ -5,12 +5,15 @@ torch is imported where tensors are read or written: readers of runs do without 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import pickle
+import textwrap
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,9 +28,16 @@ FORMAT = "rlcluster checkpoint 1"
 class CheckpointError(UserError):
     """A file that is not a whole checkpoint of ours, or that cannot be read now."""
 
-    def __init__(self, path: Path, reason: str, is_damaged: bool = True) -> None:
-        super().__init__(f"{path}: {reason}; give another checkpoint of the run")
-        self.is_damaged = is_damaged
+    def __init__(
+        self, path: Path, reason: str, is_damaged: bool = True, remedy: str = "give another checkpoint of the run"
+    ) -> None:
+        super().__init__(f"{path}: {reason}; {remedy}")
+        self.path, self.cause, self.is_damaged = path, reason, is_damaged
+
+    def on_resume(self) -> CheckpointError:
+        """The same for a run that is resumed, which chooses its checkpoint itself."""
+        remedy = "move it away, and --resume takes the one before"
+        return CheckpointError(self.path, self.cause, self.is_damaged, remedy)
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -44,22 +54,63 @@ def checkpoint_bytes(content: dict[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any]:
-    """The content of a checkpoint, read from `path` or from `file`; raises a CheckpointError for a damaged, foreign or
-    malicious one.
-    """
-    import torch
+class Checkpoint(NamedTuple):
+    """A whole checkpoint: its content matches its hash. That it also fits a run is for its reader to find out."""
 
-    try:
-        loaded = torch.load(file or path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(path, f"cannot be read ({error.strerror or error})", is_damaged=False) from None
-    except MemoryError:
-        raise CheckpointError(path, "does not fit into memory", is_damaged=False) from None
-    except pickle.UnpicklingError:
-        raise CheckpointError(path, "is not a whole checkpoint of tensors, numbers and text alone") from None
-    except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything
-        raise CheckpointError(path, f"is not a whole checkpoint ({type(error).__name__})") from None
+    path: Path
+    content: dict[str, Any]
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run that it was saved in."""
+        with self.reading():
+            return Settings.model_validate(complete(yaml.safe_load(self.content["settings"])))
+
+    @property
+    def steps_global(self) -> int:
+        with self.reading():
+            return int(self.content["learner"]["steps_global"])
+
+    @property
+    def updates(self) -> int:
+        with self.reading():
+            return int(self.content["learner"]["updates"])
+
+    def parameters(self) -> dict[str, Any]:
+        """Of the policy, by name. They are finite: training stops before a step that would make them otherwise."""
+        with self.reading():
+            parameters: dict[str, Any] = dict(self.content["learner"]["parameters"])
+            unusable = [name for name, value in parameters.items() if not bool(value.isfinite().all())]
+        if unusable:
+            reason = f"holds parameters that are NaN or infinite ({', '.join(unusable)})"
+            raise CheckpointError(self.path, reason, is_damaged=False)
+        return parameters
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around whatever uses the content: what it lacks, or holds in another form, is a CheckpointError."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, yaml.YAMLError) as error:
+            what = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+            reason = f"was written by another version of rlcluster, or for other settings ({what})"
+            raise CheckpointError(self.path, reason, is_damaged=False) from None
+
+
+def load_checkpoint(path: Path, data: bytes | None = None) -> Checkpoint:
+    """Reads `path`, or `data` where it is already in memory; raises a CheckpointError for a damaged, foreign or
+    malicious one.
+
+    The file is read first and parsed then: torch reports some cut files by the same exceptions as a broken disk.
+    """
+    if data is None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(path, f"cannot be read ({error.strerror or error})", is_damaged=False) from None
+        except MemoryError:
+            raise _too_large(path) from None
+    loaded = _parsed(path, data)
     if not isinstance(loaded, dict) or loaded.get("format") != FORMAT or not isinstance(loaded.get("content"), dict):
         raise CheckpointError(path, "is not a checkpoint of rlcluster")
     content: dict[str, Any] = loaded["content"]
@@ -69,12 +120,33 @@ def load_checkpoint(path: Path, file: io.BytesIO | None = None) -> dict[str, Any
         is_whole = False  # something that we never write
     if not is_whole:
         raise CheckpointError(path, "is damaged (its content does not match its hash)")
-    return content
+    return Checkpoint(path, content)
 
 
-def settings_of(content: dict[str, Any]) -> Settings:
-    """The settings of the run that a checkpoint was saved in."""
-    return Settings.model_validate(complete(yaml.safe_load(content["settings"])))
+def _parsed(path: Path, data: bytes) -> Any:
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise CheckpointError(path, "is not a whole checkpoint of tensors, numbers and text alone") from None
+    except Exception as error:  # noqa: BLE001 - a damaged or hostile file can raise anything
+        is_about_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        if is_about_memory and _is_whole_archive(data):
+            raise _too_large(path) from None
+        raise CheckpointError(path, f"is not a whole checkpoint ({type(error).__name__})") from None
+
+
+def _is_whole_archive(data: bytes) -> bool:
+    """By its check sums: a damaged one may ask for any amount of memory."""
+    try:
+        return zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError, MemoryError):
+        return False
+
+
+def _too_large(path: Path) -> CheckpointError:
+    return CheckpointError(path, "does not fit into memory", is_damaged=False)
 
 
 def content_hash(content: object) -> str:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from rlcluster.runs.checkpoint import CheckpointError, load_checkpoint
+from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from rlcluster.runs.config import is_run, read_run_settings
 from rlcluster.runs.files import CHECKPOINT_FOLDER, RUNS_FOLDER, checkpoint_folder, runs_below
 from rlcluster.settings.schema import MODE_NAMES
 from rlcluster.system.console import warn
-from rlcluster.system.errors import UserError
+from rlcluster.system.errors import EXIT_STORAGE, EXIT_USAGE, UserError
+
+DAMAGED = ".damaged"  # appended to the name of a checkpoint that a resumed run could not use
+
+# Raises a CheckpointError for a whole checkpoint that the reader cannot use.
+Check = Callable[[Checkpoint], None]
 
 
 def checkpoint_name(run_name: str, steps_global: int | None) -> str:
     """Of a periodic checkpoint at this step; None: of the final one."""
     return f"{run_name}_final.pt" if steps_global is None else f"{run_name}_step_{steps_global}.pt"
+
+
+def best_name(run_name: str) -> str:
+    """Of the parameters with the best evaluation during training. It is never resumed from."""
+    return f"{run_name}_best.pt"
 
 
 def step_checkpoints(folder: Path, algorithm: str) -> list[Path]:
@@ -32,25 +43,15 @@ def checkpoints_in(folder: Path, algorithm: str) -> list[Path]:
     return [path for path in (*finals, *reversed(step_checkpoints(folder, algorithm))) if path.exists()]
 
 
-def newest_checkpoint(folder: Path, algorithm: str) -> dict[str, Any]:
-    """The content of the last intact checkpoint. A damaged one is named on stderr, renamed to `*.damaged`,
-    and the one before it is taken.
-    """
-    whole = []
-    for path in checkpoints_in(folder, algorithm):
-        try:
-            whole.append(load_checkpoint(path))
-        except CheckpointError as error:
-            if not error.is_damaged:
-                raise
-            warn(f"{error}. Falling back to an earlier checkpoint.")
-            path.rename(path.with_name(path.name + ".damaged"))
-            continue
-        if "_step_" in path.name:
-            break  # the others are older
-    if not whole:
+def newest_checkpoint(folder: Path, algorithm: str, check: Check | None = None) -> Checkpoint:
+    """The last usable checkpoint, for a run that is resumed. A damaged one is renamed to `*.damaged`."""
+    try:
+        found = _newest_usable(checkpoints_in(folder, algorithm), check or _accept, _set_aside)
+    except CheckpointError as error:
+        raise error.on_resume() from None
+    if found is None:
         raise _no_checkpoint(folder)
-    return max(whole, key=lambda content: int(content["learner"]["steps_global"]))
+    return found
 
 
 def refuse_without_checkpoint(folder: Path, algorithm: str) -> None:
@@ -59,8 +60,57 @@ def refuse_without_checkpoint(folder: Path, algorithm: str) -> None:
         raise _no_checkpoint(folder)
 
 
+def _newest_usable(files: Sequence[Path], check: Check, on_damage: Callable[[Path], None]) -> Checkpoint | None:
+    """The furthest of these checkpoints that is neither damaged nor refused by `check`. A damaged one is named on
+    stderr, and the one before it is taken.
+    """
+    best: Checkpoint | None = None
+    for file in sorted(files, key=_furthest_first):
+        if best is not None and _steps_in_name(file) <= best.steps_global:
+            break
+        try:
+            checkpoint = load_checkpoint(file)
+            check(checkpoint)
+        except CheckpointError as error:
+            if not error.is_damaged:
+                raise
+            warn(f"{error.path}: {error.cause}. Falling back to an earlier checkpoint.")
+            on_damage(file)
+            continue
+        if best is None or checkpoint.steps_global > best.steps_global:
+            best = checkpoint
+    return best
+
+
+def _furthest_first(file: Path) -> float:
+    return -_steps_in_name(file)
+
+
+def _steps_in_name(file: Path) -> float:
+    """Infinite for a final checkpoint: only its content tells."""
+    match = re.search(r"_step_(\d+)$", file.stem)
+    return int(match[1]) if match else math.inf
+
+
+def _set_aside(file: Path) -> None:
+    file.rename(file.with_name(file.name + DAMAGED))
+
+
+def _leave(file: Path) -> None:
+    """A reader changes nothing in a run."""
+
+
+def _accept(checkpoint: Checkpoint) -> None:
+    """Whatever is whole."""
+
+
 def _no_checkpoint(folder: Path) -> UserError:
-    return UserError(f"--resume: there is no usable checkpoint in {folder}; start a new run in another --output-dir")
+    damaged = sorted(file.name for file in folder.glob(f"*{DAMAGED}"))
+    why = f" (damaged: {', '.join(damaged)})" if damaged else ""
+    return UserError(
+        f"--resume: there is no usable checkpoint in {folder}{why}; start a new run in another --output-dir",
+        EXIT_STORAGE if damaged else EXIT_USAGE,
+    )
 
 
 def checkpoints_of(path: Path) -> list[Path]:
@@ -79,16 +129,21 @@ def has_checkpoint(run: Path) -> bool:
     return is_run(run) and bool(checkpoints_of(run))
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that a path means: the file itself, or the last one of a run directory."""
+def find_checkpoint(path: Path, name: str = "--checkpoint") -> Checkpoint:
+    """The checkpoint that a path means: the file itself, or the last usable one of a run directory. `name` is what
+    errors call the path.
+    """
     if not path.exists():
-        raise UserError(f"--checkpoint {path}: there is no such file or run directory")
+        raise UserError(f"{name} {path}: there is no such file or run directory")
     if path.is_file():
-        return path
+        return load_checkpoint(path)
     files = checkpoints_of(path)
     if not files:
-        raise UserError(f"--checkpoint {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
-    return max(files, key=lambda file: (_steps_of(file), file.stem.endswith("_final")))
+        raise UserError(f"{name} {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
+    found = _newest_usable(files, _accept, _leave)
+    if found is None:
+        raise UserError(f"{name} {path}: all its checkpoints are damaged; give another run", EXIT_STORAGE)
+    return found
 
 
 def latest_run(folder: Path = RUNS_FOLDER) -> Path:
@@ -102,8 +157,3 @@ def latest_run(folder: Path = RUNS_FOLDER) -> Path:
         except UserError as error:
             warn(f"skipped: {error}")
     raise UserError(f"no run with a checkpoint below {folder}/; give --checkpoint PATH or train first")
-
-
-def _steps_of(checkpoint: Path) -> int:
-    match = re.search(r"_step_(\d+)$", checkpoint.stem)
-    return int(match[1]) if match else int(load_checkpoint(checkpoint)["learner"]["steps_global"])

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rlcluster.runs.summary import WINDOW
+from rlcluster.runs.fields import WINDOW
 
 
 class Episode(NamedTuple):
@@ -50,6 +50,10 @@ class EpisodeHistory:
     def recent_reward(self) -> float | None:
         """Mean over the last 100 finished episodes, or over all while there are fewer."""
         return _mean(self._rewards) if self._rewards else None
+
+    def full_recent_reward(self) -> float | None:
+        """Mean over the last 100 finished episodes; None while there are fewer."""
+        return self.recent_reward() if len(self._rewards) == WINDOW else None
 
     def recent_std(self) -> float | None:
         return _std(self._rewards) if self._rewards else None

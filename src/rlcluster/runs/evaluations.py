@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlcluster.runs.config import is_run
 from rlcluster.runs.files import CLIP_FILE, CLIP_FILES, EVALUATION_FILE, EVALUATION_FILES, read_json
 from rlcluster.runs.metrics import number
 from rlcluster.settings.games import game_name
-from rlcluster.system.atomic_file import write_atomically
+from rlcluster.system.atomic_file import write_json
 
 
 class Evaluation(NamedTuple):
@@ -44,8 +44,14 @@ def clips_of(run: Path) -> list[Path]:
 
 
 def write_evaluation(file: Path, facts: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> None:
-    """`facts`: checkpoint, env, steps_global, deterministic, seed. `results` by levels."""
-    write_atomically(file, (json.dumps({**facts, "results": results}, indent=2) + "\n").encode())
+    """`facts`: checkpoint, env, steps_global, deterministic, seed. `results` by levels. Inside a run directory, also as
+    TensorBoard's events.
+    """
+    write_json(file, {**facts, "results": results})
+    if is_run(file.parent):
+        from rlcluster.runs.event_file import write_evaluation_events  # TensorBoard's format takes long to import
+
+        write_evaluation_events(file.parent, int(facts["steps_global"]), results)
 
 
 def episodes_evaluated(run: Path) -> set[int]:

@@ -1,15 +1,18 @@
 """The table of logged fields: one object per update in the log has these, TensorBoard shows them under their tags,
 readers get them as columns, and ARCHITECTURE.md lists them.
 
-To log a number, add its row here and report it from its producer. Records with other fields are refused.
+To log a number, add its row here and report it from its producer. Records with other fields are refused. The tags are
+those that users know from other libraries: rollout/, time/ and train/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 Producer = Literal["loop", "learner", "episodes", "machine", "impala", "a3c"]
+WINDOW = 100  # episodes in a moving average: `episode_reward_recent`, and the rewards of the summary
+
 Unit = Literal["", "s", "1/s", "GB", "nats", "steps", "updates", "share"]
 
 
@@ -22,70 +25,79 @@ class Field(NamedTuple):
 
 
 FIELDS = (
-    Field("update", "updates", "updates so far", "loop", "progress/update"),
+    Field("update", "updates", "updates so far", "loop", "time/updates"),
     Field("steps_global", "steps", "environment steps so far, over all ranks", "loop", None),
-    Field("world_size", "", "number of ranks", "loop", "progress/world_size"),
+    Field("world_size", "", "number of ranks", "loop", "time/world_size"),
     Field(
-        "fps", "1/s", "environment steps per second in this update, rollout and learning together", "loop", "speed/fps"
+        "fps", "1/s", "environment steps per second in this update, rollout and learning together", "loop", "time/fps"
     ),
-    Field("t_iter", "s", "duration of the update on rank 0", "loop", "speed/t_iter"),
+    Field("t_iter", "s", "duration of the update on rank 0", "loop", "time/t_iter"),
     Field(
         "t_rollout",
         "s",
         "time acting on rank 0; with actors: time waiting for rollouts; a3c: mean over workers",
         "loop",
-        "speed/t_rollout",
+        "time/t_rollout",
     ),
-    Field("t_learn", "s", "time learning on rank 0; a3c: mean over workers", "loop", "speed/t_learn"),
+    Field("t_learn", "s", "time learning on rank 0; a3c: mean over workers", "loop", "time/t_learn"),
     Field(
-        "t_sync", "s", "time in collectives on rank 0, including the wait for the slowest rank", "loop", "speed/t_sync"
+        "t_sync", "s", "time in collectives on rank 0, including the wait for the slowest rank", "loop", "time/t_sync"
     ),
+    Field(
+        "rank_fps_min",
+        "1/s",
+        "of the slowest rank: steps of its environments per second without synchronisation (with several ranks)",
+        "loop",
+        "time/rank_fps_min",
+    ),
+    Field("rank_fps_max", "1/s", "the same of the fastest rank", "loop", "time/rank_fps_max"),
+    Field("rank_slowest", "", "number of the slowest rank", "loop", "time/rank_slowest"),
     Field(
         "loss",
         "",
         "total loss; this and the losses below are means over all samples of the update",
         "learner",
-        "loss/total",
+        "train/loss",
     ),
-    Field("policy_loss", "", "policy loss", "learner", "loss/policy"),
-    Field("value_loss", "", "value loss, before its coefficient", "learner", "loss/value"),
-    Field("entropy", "nats", "mean entropy of the policy", "learner", "policy/entropy"),
+    Field("policy_loss", "", "policy loss", "learner", "train/policy_loss"),
+    Field("value_loss", "", "value loss, before its coefficient", "learner", "train/value_loss"),
+    Field("entropy", "nats", "mean entropy of the policy", "learner", "train/entropy"),
     Field(
         "action_information",
         "nats",
         "H(mean of π over samples) − mean H(π): how much the action depends on the observation; 0 for a blind policy",
         "learner",
-        "policy/action_information",
+        "train/action_information",
     ),
     Field(
         "approx_kl",
         "nats",
         "mean of (r − 1) − log r, where r is the new over the old probability of the action taken",
         "learner",
-        "policy/approx_kl",
+        "train/approx_kl",
     ),
     Field(
         "clip_frac",
         "share",
         "samples whose r lies outside 1 ± clip_range (1 ± 0.2 for algorithms that do not clip)",
         "learner",
-        "policy/clip_frac",
+        "train/clip_fraction",
     ),
     Field(
         "explained_variance",
         "",
         "1 − Var[return − value] / Var[return]; null if all returns are equal",
         "learner",
-        "value/explained_variance",
+        "train/explained_variance",
     ),
     Field(
         "grad_norm",
         "",
         "gradient norm before clipping, mean over the optimiser steps",
         "learner",
-        "optimizer/grad_norm",
+        "train/grad_norm",
     ),
-    Field("learning_rate", "", "learning rate of this update", "learner", "optimizer/learning_rate"),
+    Field("learning_rate", "", "learning rate of this update", "learner", "train/learning_rate"),
     Field(
         "policy_lag_mean",
         "updates",
@@ -111,29 +123,29 @@ FIELDS = (
         "asynchrony/staleness_mean",
     ),
     Field("staleness_max", "steps", "largest such staleness", "a3c", "asynchrony/staleness_max"),
-    Field("episode_count", "", "episodes finished in this update", "episodes", "episodes/count"),
+    Field("episode_count", "", "episodes finished in this update", "episodes", "rollout/episodes"),
     Field(
         "episode_reward_mean",
         "",
         "mean raw reward of these episodes; null if there are none",
         "episodes",
-        "episodes/reward_mean",
+        "rollout/ep_rew_mean_of_update",
     ),
-    Field("episode_reward_std", "", "standard deviation of these rewards", "episodes", "episodes/reward_std"),
-    Field("episode_length_mean", "steps", "mean length of these episodes", "episodes", "episodes/length_mean"),
+    Field("episode_reward_std", "", "standard deviation of these rewards", "episodes", "rollout/ep_rew_std_of_update"),
+    Field("episode_length_mean", "steps", "mean length of these episodes", "episodes", "rollout/ep_len_mean"),
     Field(
         "episode_reward_recent",
         "",
         "mean raw reward of the last 100 episodes",
         "episodes",
-        "episodes/reward_mean_last_100",
+        "rollout/ep_rew_mean",
     ),
     Field(
         "episode_reward_recent_std",
         "",
         "standard deviation of these rewards",
         "episodes",
-        "episodes/reward_std_last_100",
+        "rollout/ep_rew_std",
     ),
     Field("memory_gb", "GB", "resident memory of all processes", "machine", "memory/current_gb"),
     Field(
@@ -142,13 +154,18 @@ FIELDS = (
     Field(
         "elapsed_seconds",
         "s",
-        "training time so far, including earlier parts of a resumed run",
+        "training time so far, including earlier parts of a resumed run; not while the run is stopped (Ctrl-Z)",
         "loop",
-        "progress/elapsed_seconds",
+        "time/time_elapsed",
     ),
 )
 NAMES = frozenset(field.name for field in FIELDS)
 TAGS = {field.name: field.tag for field in FIELDS if field.tag is not None}
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by tag, as loggers get them."""
+    return {tag: record[name] for name, tag in TAGS.items() if record.get(name) is not None}
 
 
 def refuse_unknown(names: Iterable[str]) -> None:

@@ -1,8 +1,11 @@
 """The files of a run: their names, their places, and the folders they lie in.
 
 RUN/config.yaml  plan.json  machine.json  run_state.json  benchmark_metrics.json  evaluation*.json  *.mp4
-RUN/checkpoints/ppo_sequential_step_*.pt  ppo_sequential_final.pt       (or output.checkpoint_dir)
-RUN/logs/PPO_Sequential/metrics.jsonl  events.out.tfevents.*            (or output.log_dir)
+RUN/profile.html  profile.json  trace.json  flame.svg  prediction.json  (with --profile; after `rlcluster plan`)
+RUN/checkpoints/ppo_sequential_step_*.pt  *_final.pt  *_best.pt         (or output.checkpoint_dir)
+RUN/logs/PPO_Sequential/metrics.jsonl  evaluations.jsonl               (or output.log_dir)
+RUN/events.out.tfevents.*  evaluation/events.out.tfevents.*            (or output.log_dir)
+RUN/jobs/*.log  ID/job.sh  ID/job.json  ID/history.txt  ID/rank-0000.log        of `rlcluster submit`; also of a suite
 
 No other room knows these names: all reading and writing goes through functions of this one.
 """
@@ -17,18 +20,26 @@ from typing import Any, NamedTuple
 
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import Settings
-from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.atomic_file import StorageError
+from rlcluster.system.errors import UserError
 
 RUNS_FOLDER = Path("runs")
-CHECKPOINT_FOLDER, LOG_FOLDER = "checkpoints", "logs"
+CHECKPOINT_FOLDER, LOG_FOLDER, JOB_FOLDER = "checkpoints", "logs", "jobs"
 
 CONFIG_FILE = "config.yaml"
 MACHINE_FILE = "machine.json"
 PLAN_FILE = "plan.json"
 STATE_FILE = "run_state.json"
 SUMMARY_FILE = "benchmark_metrics.json"
+PREDICTION_FILE = "prediction.json"  # of `rlcluster plan`, with the outcome
+PROFILE_FILE, PROFILE_PAGE, TRACE_FILE = "profile.json", "profile.html", "trace.json"  # of a profiled run
+FLAME_FILE = "flame.svg"  # of `rlcluster profile --flame`
 METRICS_FILE = "metrics.jsonl"
+INTERIM_FILE = "evaluations.jsonl"  # evaluations during training
+EVENT_FILE, EVENT_FILES = "events.out.tfevents.{}", "events.out.tfevents.*"
+EVALUATION_EVENTS_FOLDER = "evaluation"
 EVALUATION_FILE, EVALUATION_FILES = "evaluation.json", "evaluation*.json"  # of `rlcluster evaluate --json RUN/...`
+JOB_SCRIPT_FILE, JOB_RECORD_FILE, JOB_HISTORY_FILE = "job.sh", "job.json", "history.txt"  # the last: by the script
 CLIP_FILE, CLIP_FILES = "play.mp4", "*.mp4"  # of `rlcluster evaluate --video RUN/...`
 
 
@@ -38,12 +49,22 @@ class RunFiles(NamedTuple):
     path: Path
     checkpoints: Path
     logs: Path  # of its mode
+    events: Path  # TensorBoard names a run by the folder of its events
 
     @classmethod
     def of(cls, settings: Settings) -> RunFiles:
         """Where a run with these settings is written."""
         path = Path(settings.output.output_dir or default_path(settings))
-        return cls(path, checkpoint_folder(path, settings), metrics_file(path, settings).parent)
+        events = Path(settings.output.log_dir or path)
+        return cls(path, checkpoint_folder(path, settings), metrics_file(path, settings).parent, events)
+
+    def make(self, settings: Settings, *folders: Path) -> None:
+        """Makes some of the folders; an error names the setting that decides where the folder is."""
+        given = {self.checkpoints: "checkpoint_dir", self.logs: "log_dir"}
+        for folder in folders:
+            name = given.get(folder, "output_dir")
+            value = getattr(settings.output, name)
+            make_folder(f"output.output_dir={self.path}" if value is None else f"output.{name}={value}", folder)
 
 
 def default_path(settings: Settings) -> Path:
@@ -70,18 +91,27 @@ def runs_below(folder: Path = RUNS_FOLDER) -> list[Path]:
 
 
 def refuse_occupied(path: Path, remedy: str) -> None:
-    """What is there stays as it is: an output directory is new or empty."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    """What is there stays as it is: an output directory is new or empty, except for its jobs."""
+    try:
+        is_occupied = path.exists() and (not path.is_dir() or any(entry.name != JOB_FOLDER for entry in path.iterdir()))
+    except OSError as error:  # a folder above it, or it itself, may not be looked into
+        raise StorageError(f"output.output_dir={path}", error) from None
+    if is_occupied:
         raise UserError(f"output.output_dir={path} exists; {remedy}")
 
 
 def make_folders(path: Path, *folders: Path) -> None:
     """The folders of the output directory `path`."""
+    for folder in folders:
+        make_folder(f"output.output_dir={path}", folder)
+
+
+def make_folder(setting: str, folder: Path) -> None:
+    """`setting` is what errors blame: the one that names the folder, and its value."""
     try:
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"output.output_dir={path}: {error.strerror} ({error.filename})", EXIT_STORAGE) from None
+        raise StorageError(setting if str(folder) in setting else f"{setting}: {folder}", error) from None
 
 
 def read_json(path: Path, warnings: list[str]) -> dict[str, Any] | None:
@@ -90,7 +120,7 @@ def read_json(path: Path, warnings: list[str]) -> dict[str, Any] | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)  # NaN is no value
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
         return data

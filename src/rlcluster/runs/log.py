@@ -1,64 +1,114 @@
-"""The log of a run as its writer sees it: metrics.jsonl and TensorBoard's events, in step with each other."""
+"""The log of a run as its writer sees it: metrics.jsonl and the loggers, such as TensorBoard's, in step with it."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlcluster.runs import fields
-from rlcluster.runs.event_file import EventFile
-from rlcluster.runs.files import METRICS_FILE
+from rlcluster.runs.event_file import evaluation_scalars
+from rlcluster.runs.files import INTERIM_FILE, METRICS_FILE
+from rlcluster.runs.loggers import LogStart, make_loggers
 from rlcluster.runs.metrics import read_metrics
-from rlcluster.system.atomic_file import write_atomically
+from rlcluster.system.atomic_file import StorageError, write_atomically
+from rlcluster.system.console import counted, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 
 class RunLog:
-    """Appends one record per update. What was logged after `update` (at step `steps_global`) is dropped: a resumed run
-    will log it again.
+    """Appends one record per update. What was logged after `update` (at `start.step`) is dropped: a resumed run will
+    log it again.
     """
 
-    def __init__(self, folder: Path, update: int = 0, steps_global: int = 0) -> None:
-        self._folder = folder
-        metrics = folder / METRICS_FILE
-        if metrics.exists():
-            kept = [record for record in read_metrics(metrics) if record["update"] <= update]
-            write_atomically(metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
+    def __init__(self, start: LogStart, update: int = 0, loggers: Sequence[str] = ("tensorboard",)) -> None:
+        self._folder = start.folder
+        metrics, self._interim = start.folder / METRICS_FILE, start.folder / INTERIM_FILE
+        if metrics.exists() or update:
+            kept = _records_until(metrics, update)
+            if len(kept) < update:
+                lost = f"{counted(update - len(kept), 'update')} of the {update} before the checkpoint"
+                warn(f"{metrics} has lost {lost} (missing or not readable); the run resumes, its curves have gaps")
+            write_atomically(metrics, "".join(map(_line, kept)).encode())
+        if self._interim.exists():
+            write_atomically(self._interim, "".join(map(_line, _records_until(self._interim, update))).encode())
         try:
             self._metrics: TextIO = metrics.open("a", encoding="utf-8")
-            self._events = EventFile(folder, steps_global)
+            self._loggers = make_loggers(loggers, start)
         except OSError as error:
             raise self._not_writable(error) from None
 
     def add(self, record: dict[str, Any]) -> None:
         fields.refuse_unknown(record)
         try:
-            self._metrics.write(json.dumps(record, allow_nan=False) + "\n")
+            self._metrics.write(_line(record))
             self._metrics.flush()
-            self._events.add(record)
+            scalars = fields.scalars(record)
+            for logger in self._loggers:
+                logger.add(record["steps_global"], scalars)
         except OSError as error:
             raise self._not_writable(error) from None
+
+    def add_evaluation(self, result: Mapping[str, Any]) -> None:
+        """One during training, at the step of its parameters."""
+        scalars = evaluation_scalars(result)
+        try:
+            with self._interim.open("a", encoding="utf-8") as file:
+                file.write(_line(result))
+            for logger in self._loggers:
+                logger.add(result["steps_global"], scalars)
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Those during training so far, oldest first."""
+        return read_metrics(self._interim)
 
     def sync(self) -> None:
         """What was added is on the disk when this returns."""
         try:
             self._metrics.flush()
             os.fsync(self._metrics.fileno())
-            self._events.flush()
+            for logger in self._loggers:
+                logger.flush()
         except OSError as error:
             raise self._not_writable(error) from None
 
     def close(self, quietly: bool) -> None:
         """Closing writes what is still buffered; `quietly` where a first error is already on its way to the user."""
-        for file in (self._metrics, self._events):
+        for file in (self._metrics, *self._loggers):
             try:
                 file.close()
             except OSError as error:
                 if not quietly:
                     raise self._not_writable(error) from None
 
-    def _not_writable(self, error: OSError) -> UserError:
-        reason = f"{self._folder} cannot be written ({error.strerror})"
-        return UserError(f"{reason}; free space and --resume", EXIT_STORAGE)
+    def _not_writable(self, error: OSError) -> StorageError:
+        return StorageError(str(self._folder), error)
+
+
+def _records_until(metrics: Path, update: int) -> list[dict[str, Any]]:
+    """The readable records of a log up to `update`, each update once and in order."""
+    kept: list[dict[str, Any]] = []
+    try:
+        lines = metrics.read_bytes().splitlines() if metrics.exists() else []
+    except OSError as error:
+        raise UserError(f"{metrics} cannot be read ({error.strerror})", EXIT_STORAGE) from None
+    for line in lines:
+        try:
+            record = json.loads(line, parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            continue
+        number = record.get("update") if isinstance(record, dict) else None
+        if type(number) is int and (kept[-1]["update"] if kept else 0) < number <= update:
+            kept.append(record)
+    return kept
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """JSON has no NaN and no infinity: such a metric has no value."""
+    values = {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in record.items()}
+    return json.dumps(values, allow_nan=False) + "\n"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import operator
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json  # four times as fast as json.loads on these lines
 
 from rlcluster.runs import fields
 from rlcluster.runs.files import LOG_FOLDER, METRICS_FILE, metrics_file
@@ -20,6 +25,7 @@ from rlcluster.system.console import counted
 from rlcluster.system.errors import UserError
 
 Column = NDArray[np.float64]
+GROUP = 200  # lines that are parsed together and become columns before the next: their objects stay in the cache
 
 
 @dataclass(frozen=True)
@@ -33,20 +39,8 @@ class Metrics:
         return len(self.columns["update"])
 
     def __getitem__(self, name: str) -> Column:
-        return self.columns[name]
-
-
-class Columns(dict[str, Column]):
-    """The fields of the log's table, each made when it is first asked for: most readers want a few."""
-
-    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__()
-        self._records = records
-
-    def __missing__(self, name: str) -> Column:
         fields.refuse_unknown([name])
-        self[name] = np.array([number(record.get(name)) for record in self._records])
-        return self[name]
+        return self.columns[name]
 
 
 def find_metrics(path: Path, settings: Settings) -> Path:
@@ -59,25 +53,21 @@ def read_metrics_file(path: Path) -> Metrics:
     """The columns of one metrics file. A run that was killed may have left a broken line."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; the run has logged nothing yet, or it is not a run")
-    records, num_broken = [], 0
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    for line in text.splitlines():
-        record = _record(line)
-        if record is None:
-            num_broken += 1
-        else:
-            records.append(record)
-    if not records:
+    groups = [lines[begin : begin + GROUP] for begin in range(0, len(lines), GROUP)]
+    parts = [_columns(records) for group in groups if (records := _records(group))]
+    if not parts:
         raise UserError(f"{path}: not one update is logged in it; let the run finish its first update")
-    columns = Columns(records)
-    columns["update"] = np.where(np.isnan(columns["update"]), np.arange(1, len(records) + 1), columns["update"])
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in fields.NAMES}
+    num_updates = len(columns["update"])
+    columns["update"] = np.where(np.isnan(columns["update"]), np.arange(1, num_updates + 1), columns["update"])
     columns["episode_count"] = np.nan_to_num(columns["episode_count"])
     if np.isnan(columns["elapsed_seconds"]).any():
         columns["elapsed_seconds"] = np.cumsum(np.nan_to_num(columns["t_iter"]))
-    return Metrics(columns, num_broken)
+    return Metrics(columns, len(lines) - num_updates)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -86,9 +76,39 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             records.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             break
     return records
+
+
+class MetricsTail:
+    """The records of a metrics file as it grows. `find` names the file, which need not exist yet."""
+
+    def __init__(self, find: Callable[[], Path]) -> None:
+        self._find, self._offset, self._identity = find, 0, -1
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """The complete records since the last call, and whether the file began anew: a resumed run rewrites it."""
+        try:
+            with self._find().open("rb") as file:
+                status = os.fstat(file.fileno())
+                is_new = status.st_ino != self._identity or status.st_size < self._offset
+                file.seek(0 if is_new else self._offset)
+                content = file.read()
+        except OSError:
+            return [], False
+        complete = content[: content.rfind(b"\n") + 1]
+        self._offset = len(complete) + (0 if is_new else self._offset)
+        self._identity = status.st_ino
+        records = _records(complete.splitlines())
+        return [record for record in records if {"update", "elapsed_seconds"} <= record.keys()], is_new
+
+    def silent_seconds(self) -> float:
+        """Since the last record; 0 before the first."""
+        try:
+            return max(0.0, time.time() - self._find().stat().st_mtime)
+        except OSError:
+            return 0.0
 
 
 def copy_metrics(run: Path, settings: Settings, file: Path) -> list[dict[str, Any]]:
@@ -114,17 +134,58 @@ def metrics_warnings(metrics: Metrics) -> list[str]:
 
 def number(value: object) -> float:
     """The number, or NaN if `value` is not a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.nan
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """All fields of the table. Records with the same keys, as almost all logs have, are read as rows: twice as fast."""
+    keys = list(records[0])
+    if len(keys) > 1 and fields.NAMES.issuperset(keys) and {*map(len, records)} == {len(keys)}:
+        with contextlib.suppress(
+            KeyError, ValueError, TypeError, OverflowError
+        ):  # other keys, or a value that is no number
+            rows = np.array([*map(operator.itemgetter(*keys), records)], np.float64)
+            rows[np.isinf(rows)] = np.nan
+            unknown = np.full(len(records), np.nan)
+            return dict.fromkeys(fields.NAMES, unknown) | dict(zip(keys, rows.T, strict=True))
+    return {name: _column([record.get(name) for record in records]) for name in fields.NAMES}
+
+
+def _column(values: Sequence[object]) -> Column:
+    """NaN where a value is not a finite number."""
+    return np.array([number(value) for value in values])
+
+
+def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The records of the lines that can be read. Lines are parsed together; one by one where a line is unusual."""
+    with contextlib.suppress(ValueError):
+        records: list[Any] = from_json(b"[" + b",".join(lines) + b"]", cache_strings="keys")
+        if len(records) == len(lines) and all(map(_is_usual, records)):
+            return records
+    return [record for line in lines if (record := _record(line)) is not None]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
     """The record of one update; None if the line is broken or has no steps or time."""
     try:
-        record = json.loads(line)
+        record = from_json(line)
     except ValueError:
         return None
     if not isinstance(record, dict) or math.isnan(number(record.get("steps_global"))):
         return None
     has_time = any(not math.isnan(number(record.get(name))) for name in ("elapsed_seconds", "t_iter"))
     return record if has_time else None
+
+
+def _is_usual(record: object) -> bool:
+    return (
+        isinstance(record, dict)
+        and type(record.get("steps_global")) is int
+        and type(record.get("elapsed_seconds")) is float
+        and math.isfinite(record["elapsed_seconds"])
+    )

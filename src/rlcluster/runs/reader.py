@@ -55,15 +55,22 @@ class RecordedRun(NamedTuple):
     def task(self) -> str:
         """The game, and in what its environment differs from the default: runs of one task can be compared."""
         env, default = self.settings.env, EnvSettings(name=self.settings.env.name)
-        if procgen_game(env.name) is None:
-            return self.game
         changed = {key: value for key, value in env if key not in NOT_THE_TASK and value != getattr(default, key)}
+        if procgen_game(env.name) is None:  # the other settings are the Procgen engine's
+            changed = {key: changed[key] for key in ("frame_stack", "kwargs", "wrappers") if key in changed}
         return self.game + (f" ({', '.join(f'{key}={value}' for key, value in changed.items())})" if changed else "")
 
     @property
     def is_finished(self) -> bool:
         """True too of a run that does not say how it ended."""
         return self.state is None or self.state.state == "finished"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run failed; None if it did not."""
+        if self.state is None or self.state.state != "failed":
+            return None
+        return f"after {int(self.metrics['update'][-1])} updates: {self.state.reason}"
 
     @property
     def cores(self) -> int:
@@ -103,7 +110,9 @@ def _summary(
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The summary as the run has written it at its end."""
+    """The summary as the run has written it at its end; empty if it has never come to one."""
+    if not (path / SUMMARY_FILE).exists():
+        return {}
     summary: dict[str, Any] = json.loads((path / SUMMARY_FILE).read_text())
     return summary
 
@@ -116,8 +125,6 @@ def _state_warnings(state: RunState | None, metrics: Metrics) -> list[str]:
         return [f"it is still running: the metrics are those of its first {update} updates"]
     if state.state == "preempted":
         return [f"it was stopped ({state.reason}) after {update} updates and has not been resumed"]
-    if state.state == "failed":
-        return [f"it failed after {update} updates: {state.reason}"]
     return []
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -33,11 +34,38 @@ def write_state(run: Path, state: RunState) -> None:
     write_json(run / STATE_FILE, state._asdict())
 
 
+class Saved(NamedTuple):
+    """The last checkpoint of a run."""
+
+    steps_global: int
+    age_seconds: float
+
+
+def last_saved(run: Path) -> Saved | None:
+    """None before the first checkpoint."""
+    state = read_written_state(run)
+    if state is None or state.steps_global == 0:
+        return None
+    return Saved(state.steps_global, max(0.0, time.time() - written_at(run)))
+
+
+def written_at(run: Path) -> float:
+    """When the status was written last, in seconds since the epoch."""
+    return (run / STATE_FILE).stat().st_mtime
+
+
+def read_written_state(run: Path) -> RunState | None:
+    """The status as the run has written it, whoever holds its lock: locks of another machine may be invisible here."""
+    try:
+        return RunState(**json.loads((run / STATE_FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def read_state(run: Path) -> RunState | None:
     """The status of a run; None where there is none. A run that says `running` while nobody writes it has failed."""
-    try:
-        state = RunState(**json.loads((run / STATE_FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+    state = read_written_state(run)
+    if state is None:
         return None
     if state.state == "running" and not is_being_written(run):
         return state._replace(state="failed", reason="its process ended without reporting an error")
@@ -68,11 +96,13 @@ def is_being_written(run: Path) -> bool:
     return False
 
 
-def acquire_lock(path: Path) -> int:
-    """Of an output directory; held until this process ends, however it ends, or closes it."""
+def acquire_lock(path: Path, shared: bool = False) -> int:
+    """Of an output directory; held until this process ends, however it ends, or closes it. Several processes may hold
+    a shared one.
+    """
     lock = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         raise _locked(path) from None

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlcluster.plan import Plan
+from rlcluster.runs.fields import WINDOW
 from rlcluster.runs.metrics import Column, Metrics, number
 from rlcluster.settings.schema import Settings
 
-WINDOW = 100  # episodes in a moving average: `episode_reward_recent`, and the rewards of the summary
 FINAL_FPS_UPDATES = 10  # the final fps is taken over the last updates of the run
 
 

@@ -23,7 +23,10 @@ OPTIMIZER_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "adam": ("training.adam_epsilon",),
     "rmsprop": ("training.rmsprop_decay", "training.rmsprop_epsilon"),
 }
+# What an optimiser keeps for each parameter, beside its step count.
+OPTIMIZER_STATISTICS: Mapping[str, tuple[str, ...]] = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}
 OPTIMIZER_SPECIFIC_SETTINGS = frozenset(key for keys in OPTIMIZER_SETTINGS.values() for key in keys)
+CLIPPED_VALUES = "training.clip_value_range"  # part of the clipped loss
 
 
 class Cell(NamedTuple):
@@ -63,13 +66,16 @@ class Algorithm:
         """The optimiser in effect, where `given` is `training.optimizer`."""
         return given if given is not None and "training.optimizer" in self.reads else self.optimizer
 
-    def unread(self, optimizer: str | None) -> dict[str, str]:
-        """The settings that a run with this `training.optimizer` does not read, and why."""
+    def unread(self, optimizer: str | None, is_clipped: bool = True) -> dict[str, str]:
+        """The settings that a run with this `training.optimizer` does not read, and why. `is_clipped` is False if
+        `training.clip_range` is null.
+        """
         chosen = self.optimizer_for(optimizer)
         others = OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(chosen, OPTIMIZER_SPECIFIC_SETTINGS))
         reason = f"training.optimizer={chosen}" if "training.optimizer" in self.reads else self.name
         unused = [key for key in ALGORITHM_SPECIFIC_SETTINGS if key not in self.reads]
-        return {**dict.fromkeys(sorted(others), reason), **dict.fromkeys(unused, self.name)}
+        unclipped = {} if is_clipped or self.clipped_loss is None else {CLIPPED_VALUES: "training.clip_range=null"}
+        return {**dict.fromkeys(sorted(others), reason), **unclipped, **dict.fromkeys(unused, self.name)}
 
 
 _SYNCHRONOUS = {mode: Cell("synchronous") for mode in ("sequential", "parallel", "distributed")}
@@ -136,13 +142,13 @@ _RECORDS = (
         name="a3c",
         targets="gae",
         loss="a2c_loss",
-        optimizer="rmsprop",  # always: its workers share RMSProp's statistics
+        optimizer="rmsprop",  # its workers share the statistics
         cells={
             "sequential": Cell("synchronous", "one worker: A2C"),
             "parallel": Cell("hogwild", "workers without locks"),
             "distributed": Cell("hogwild", "workers without locks on each rank, averaged periodically"),
         },
-        reads=("parallel.workers_per_rank",),
+        reads=("training.optimizer", "parallel.workers_per_rank"),
         helpers="workers",
         defaults=_A2C_DEFAULTS,
     ),

@@ -1,28 +1,28 @@
 """Loads settings from files and flags, and reports all their problems in one message.
 
-Later layers win: defaults < the algorithm's defaults < file (YAML or JSON) < command-line flags.
+Later layers win: defaults < the algorithm's defaults < files (YAML or JSON), in their order < command-line flags.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import ValidationError
 
 from rlcluster.settings.algorithms import (
     ALGORITHMS,
+    CLIPPED_VALUES,
     DEFAULT_ALGORITHM,
     OPTIMIZER_SETTINGS,
     OPTIMIZER_SPECIFIC_SETTINGS,
     Algorithm,
 )
+from rlcluster.settings.reading import read_file, shown
 from rlcluster.settings.schema import (
     ALTERNATIVES,
     Settings,
@@ -32,6 +32,15 @@ from rlcluster.settings.values import is_null
 from rlcluster.system import cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import launched
+
+MAX_LISTED = 20  # problems in one message
+Files = str | Path | Sequence[str | Path] | None  # one configuration file, several, or none
+
+
+def files_of(given: Files) -> list[str | Path]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str | Path) else list(given)
 
 
 class Problem(NamedTuple):
@@ -44,7 +53,7 @@ class Problem(NamedTuple):
 def load_settings(
     algorithm: str | None = None,
     mode: str | None = None,
-    file: str | Path | None = None,
+    file: Files = None,
     flags: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
@@ -52,7 +61,9 @@ def load_settings(
 
     Raises a UserError that lists every problem at once.
     """
-    given = override(dict(base or {}), read_file(file) if file is not None else {})
+    given = dict(base or {})
+    for one in files_of(file):
+        given = override(given, read_file(one))
     given = override(given, _sections(flags or {}))
     if algorithm is not None:
         given["algorithm"] = algorithm
@@ -75,34 +86,18 @@ def load_settings(
     return settings
 
 
-def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
-    """A YAML or JSON file as nested dicts. YAML scalars stay strings, to be converted by declared type. `name` is what
-    errors call the file.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_Loader)
-    except OSError as error:
-        raise UserError(f"{name} {path}: {error.strerror}; give the path of a YAML or JSON file") from None
-    except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{name} {path}: not readable as {path.suffix or 'YAML'}: {reason}") from None
-    if data is None or data == "":
-        return {}
-    if not isinstance(data, dict):
-        raise UserError(f"{name} {path}: should be a mapping of settings, not a list or a string")
-    return data
-
-
 def override(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The upper source wins. An alternative in it replaces its whole group in the lower one, and an optimiser replaces
-    the settings of other optimisers.
+    """The upper source wins. An alternative in it replaces its whole group in the lower one, an optimiser replaces the
+    settings of other optimisers, and a loss without clipping those of the clipped one.
     """
     given = flatten(upper)
     replaced = {key for group in ALTERNATIVES if any(key in given for key in group) for key in group}
     if "training.optimizer" in given:  # null: the algorithm's own
-        replaced |= OPTIMIZER_SPECIFIC_SETTINGS.difference(OPTIMIZER_SETTINGS.get(str(given["training.optimizer"]), ()))
+        replaced |= OPTIMIZER_SPECIFIC_SETTINGS.difference(
+            OPTIMIZER_SETTINGS.get(shown(given["training.optimizer"]), ())
+        )
+    if is_null(given.get("training.clip_range", 0)):
+        replaced.add(CLIPPED_VALUES)
     return _merge(without(lower, replaced), upper)
 
 
@@ -140,17 +135,6 @@ def without(data: Mapping[str, Any], keys: AbstractSet[str]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if key not in keys}
 
 
-class _Loader(yaml.BaseLoader):
-    """Scalars stay strings; a duplicate key is an error, where YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _sections(flags: Mapping[str, Any]) -> dict[str, Any]:
     """{"env.name": "maze"} as {"env": {"name": "maze"}}."""
     sections: dict[str, Any] = {}
@@ -165,7 +149,7 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Problem]]:
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        problems = [_field_problem(item) for item in error.errors()]
+        problems = [_field_problem(item, k < MAX_LISTED) for k, item in enumerate(error.errors())]
         wrong = frozenset().union(*(problem.keys for problem in problems))
         try:
             settings = Settings.model_validate(without(data, wrong))
@@ -200,15 +184,16 @@ def _with_all_environments(settings: Settings, is_total_given: bool) -> tuple[Se
     return settings, list(_combination_problems(settings))
 
 
-def _field_problem(error: Any) -> Problem:
+def _field_problem(error: Any, is_listed: bool) -> Problem:
+    """A suggestion takes time: only a problem that the user will see gets one."""
     location = [str(part) for part in error["loc"]]
     key = ".".join(location[:2])
+    name = ".".join(map(shown, location[:2]))
     if error["type"] == "extra_forbidden":
-        return Problem(frozenset({key}), f"{key}: unknown setting{_suggestion(location)}")
+        return Problem(frozenset({key}), f"{name}: unknown setting{_suggestion(location) if is_listed else ''}")
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    value = " ".join(str(error["input"]).split())
-    return Problem(frozenset({key}), f"{key}={value}: {message}")
+    return Problem(frozenset({key}), f"{name}={shown(error['input'])}: {message}")
 
 
 def _suggestion(location: list[str]) -> str:
@@ -251,6 +236,12 @@ def _combination_problems(settings: Settings) -> Iterator[Problem]:
             f"parallel.deterministic=true needs parallel.{name} and hardware.num_threads: numbers chosen by "
             "measurement may differ from run to run",
         )
+    if settings.policy.init_with == "model":
+        keys = frozenset({"policy.init_with", "policy.init_from"})
+        if settings.policy.init_from is None:
+            yield Problem(keys, "policy.init_with=model needs policy.init_from: the run or checkpoint to begin with")
+        elif settings.traits.helpers_in(settings.mode) == "workers":
+            yield Problem(keys, f"policy.init_with=model: not with the workers of {settings.algorithm}; use parameters")
     if settings.traits.has_minibatches:
         yield from _minibatch_problems(settings)
 
@@ -296,10 +287,12 @@ def _nearest(choices: list[int], wanted: int) -> str:
 
 def _unused_settings(given: Mapping[str, Any], algorithm: Algorithm) -> list[Problem]:
     values = flatten(given)
-    optimizer = values.get("training.optimizer")
-    reasons = algorithm.unread(None if is_null(optimizer) else str(optimizer))
+    optimizer, is_clipped = values.get("training.optimizer"), not is_null(values.get("training.clip_range", 0))
+    reasons = algorithm.unread(None if is_null(optimizer) else shown(optimizer), is_clipped)
+    if not is_clipped and is_null(values.get(CLIPPED_VALUES)):
+        reasons = {key: reason for key, reason in reasons.items() if key != CLIPPED_VALUES}  # null too: it agrees
     return [
-        Problem(frozenset({key}), f"{key}={values[key]} has no effect with {reason}; remove it")
+        Problem(frozenset({key}), f"{key}={shown(values[key])} has no effect with {reason}; remove it")
         for key, reason in reasons.items()
         if key in values
     ]
@@ -312,7 +305,7 @@ def _unused_flags(flags: Mapping[str, Any], mode: object) -> list[Problem]:
     sections = {"parallel": ("parallel", "distributed"), "cluster": ("distributed",)}
     flags = {key: value for key, value in flags.items() if key != "cluster.distributed_backend"}
     return [
-        Problem(frozenset({key}), f"{key}={value} has no effect in mode {mode}; remove it")
+        Problem(frozenset({key}), f"{key}={shown(value)} has no effect in mode {shown(mode)}; remove it")
         for key, value in flags.items()
         if mode not in sections.get(key.split(".")[0], (mode,))
     ]
@@ -322,4 +315,10 @@ def _list_problems(problems: list[Problem]) -> str:
     messages = list(dict.fromkeys(problem.message for problem in problems))
     if len(messages) == 1:
         return messages[0]
-    return "\n  ".join([f"{len(messages)} problems in the settings:", *messages])
+    return "\n  ".join([f"{len(messages):,} problems in the settings:", *first_of(messages)])
+
+
+def first_of(messages: Sequence[str]) -> list[str]:
+    """As many as a terminal shows, and how many more there are."""
+    others = len(messages) - MAX_LISTED
+    return [*messages[:MAX_LISTED], *([f"and {others:,} more"] if others > 0 else [])]

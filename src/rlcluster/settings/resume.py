@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcluster.settings.algorithms import OPTIMIZER_SPECIFIC_SETTINGS
-from rlcluster.settings.loading import flatten, load_settings, without
+from rlcluster.settings.loading import Files, flatten, load_settings, without
 from rlcluster.settings.schema import BUDGETS, Settings, budgets
 from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
@@ -16,6 +16,7 @@ from rlcluster.system.launcher import launched
 # Speed, length and storage. (The length changes an annealed learning rate: `resumed_settings` warns.)
 CHANGEABLE_ON_RESUME = {
     *(f"training.{budget}" for budget in BUDGETS),
+    "training.target_reward",
     "mode",
     "parallel.num_workers",
     "parallel.workers_per_rank",
@@ -34,6 +35,12 @@ CHANGEABLE_ON_RESUME = {
     "output.checkpoint_seconds",
     "output.checkpoint_updates",
     "output.keep_checkpoints",
+    "output.callbacks",
+    "output.loggers",
+    "training.eval_interval",
+    "training.eval_episodes",
+    "output.profile",
+    "output.profile_updates",
 }
 DECIDED_BY_LAUNCHER = {"parallel.num_workers", "parallel.max_restarts", "cluster.num_workers"}
 
@@ -41,7 +48,7 @@ DECIDED_BY_LAUNCHER = {"parallel.num_workers", "parallel.max_restarts", "cluster
 def resumed_settings(
     algorithm: str | None,
     mode: str | None,
-    file: str | Path | None,
+    file: Files,
     flags: Mapping[str, Any],
     read_settings: Callable[[Path], Mapping[str, Any]],
 ) -> Settings:

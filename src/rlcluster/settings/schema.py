@@ -10,21 +10,28 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from rlcluster.settings.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, LossName, OptimizerName
 from rlcluster.settings.values import (
+    Arguments,
     BoundedCount,
     Count,
     Duration,
     Fraction,
+    IntervalText,
     Level,
+    Names,
     Natural,
     NonNegative,
+    Number,
+    PathText,
     Positive,
     Seed,
     Sizes,
+    Wrappers,
+    is_import_path,
     is_null,
     parse_count,
 )
@@ -33,6 +40,7 @@ ModeName = Literal["sequential", "parallel", "distributed"]
 NetworkName = Literal["impala", "nature", "mlp"]
 KernelsName = Literal["auto", "native", "torch"]
 SyncStrategy = Literal["gradients", "parameters"]
+InitialPart = Literal["parameters", "model"]
 WireName = Literal["float32", "bfloat16"]
 if TYPE_CHECKING:
     AlgorithmName = str
@@ -40,6 +48,29 @@ else:
     AlgorithmName = Literal[tuple(ALGORITHMS)]
 DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
 
+
+def _check_network(name: str) -> str:
+    if name not in NETWORK_NAMES and not is_import_path(name):
+        raise ValueError("input should be 'impala', 'nature' or 'mlp', or your own as 'my_module:make_network'")
+    return name
+
+
+def _check_loggers(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(name in LOGGER_NAMES or is_import_path(name) for name in names):
+        raise ValueError(f"should be {', '.join(LOGGER_NAMES)} or my_module:MyLogger")
+    return names
+
+
+def _check_import_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(map(is_import_path, paths)):
+        raise ValueError("should be MODULE:NAME, such as my_module:MyCallback")
+    return paths
+
+
+Network = Annotated[str, AfterValidator(_check_network)]
+Loggers = Annotated[Names, AfterValidator(_check_loggers)]
+ImportPaths = Annotated[Names, AfterValidator(_check_import_paths)]
+LOGGER_NAMES = ("tensorboard", "wandb", "mlflow")
 MODE_NAMES: tuple[str, ...] = get_args(ModeName)
 NETWORK_NAMES: tuple[str, ...] = get_args(NetworkName)
 BUDGETS = ("total_timesteps", "duration", "total_updates")
@@ -66,14 +97,20 @@ class Section(BaseModel):
 
 
 class EnvSettings(Section):
-    """The environments. The options after `start_level` are those of the Procgen engine."""
+    """The environments. The options after `wrappers` are those of the Procgen engine."""
 
     name: str = Field(
         "procgen-coinrun-v0",
-        description="a Procgen game (coinrun, procgen-coinrun-v0) or the id of a Gymnasium environment",
+        description="a Procgen game (coinrun, procgen-coinrun-v0), the id of a Gymnasium environment, or your own: "
+        "my_module:Corridor-v0",
     )
     num_envs: BoundedCount = Field(32, description="environments in total, over all processes [cpu]")
     seed: Seed = Field(42, description="random seed; environment i depends on (seed, i) alone")
+    frame_stack: Count = Field(1, description="latest observations that the policy sees, along the last axis")
+    kwargs: Arguments = Field({}, description='arguments of a Gymnasium environment, as {"size": 7}')
+    wrappers: Wrappers = Field(
+        (), description='wrappers of a Gymnasium environment, as ["my_module:Scale", {"my_module:Clip": {"low": 0}}]'
+    )
     distribution_mode: DistributionMode = Field("easy", description="difficulty of the levels")
     num_levels: Level = Field(200, description="training levels, 0 for unlimited (200: Procgen's easy protocol)")
     start_level: Level = Field(0, description="seed of the first training level")
@@ -94,6 +131,9 @@ class TrainingSettings(Section):
     total_timesteps: Count | None = Field(None, description="budget in environment steps (25e6 if none is set)")
     duration: Duration | None = Field(None, description="budget in hours (0.5), or with a unit: 90s, 30m, 2h")
     total_updates: Count | None = Field(None, description="budget in updates (rollout + learning)")
+    target_reward: Number | None = Field(
+        None, description="ends the run early, once the mean reward of the last 100 episodes reaches it"
+    )
     n_steps: BoundedCount = Field(128, description="steps per environment and rollout [cpu]")
     batch_size: Count | None = Field(
         None, description="samples per minibatch, all processes; null: nearest to 1024 [cpu], impala 512"
@@ -101,7 +141,7 @@ class TrainingSettings(Section):
     n_minibatches: Count | None = Field(None, description="minibatches per epoch, instead of batch_size")
     n_epochs: Count = Field(4, description="passes over each rollout [cpu]")
     optimizer: OptimizerName | None = Field(
-        None, description="adam or rmsprop, not for a3c; null: adam for ppo [tp], else rmsprop [a2c] [im]"
+        None, description="adam or rmsprop; null: rmsprop for a2c and a3c [a2c], else adam [tp]"
     )
     learning_rate: Positive = Field(5e-4, description="step size of the optimiser [tp]")
     anneal_learning_rate: bool = Field(False, description="anneal linearly to 0 over the budget")
@@ -126,6 +166,11 @@ class TrainingSettings(Section):
     rmsprop_decay: Fraction = Field(0.99, description="RMSProp's decay [a2c]")
     rmsprop_epsilon: Positive = Field(1e-5, description="RMSProp's epsilon [a2c]")
 
+    eval_interval: IntervalText | None = Field(
+        None, description="evaluate on unseen levels every so many steps (1e6) or so often (30m), beside the training"
+    )
+    eval_episodes: Count = Field(20, description="episodes of such an evaluation")
+
     @model_validator(mode="before")
     @classmethod
     def _set_default_budget(cls, data: Any) -> Any:
@@ -137,10 +182,17 @@ class TrainingSettings(Section):
 class PolicySettings(Section):
     """The network."""
 
-    network: NetworkName | None = Field(
-        None, description="impala, nature or mlp; null: impala for images, mlp for vectors"
+    network: Network | None = Field(
+        None, description="impala, nature, mlp or my_module:make_network; null: impala for images, mlp for vectors"
     )
     hidden_sizes: Sizes = Field((64, 64), description="layers of the mlp network, as 64,64")
+    init_from: PathText | None = Field(
+        None, description="run or checkpoint whose parameters this run begins with, perhaps of another game"
+    )
+    init_with: InitialPart = Field(
+        "parameters",
+        description="what init_from gives: parameters, or model: optimiser, reward statistics and counters too",
+    )
 
 
 class ParallelSettings(Section):
@@ -180,12 +232,12 @@ class HardwareSettings(Section):
 
     device: Literal["cpu"] = Field("cpu", description="always cpu")
     num_threads: Count | None = Field(
-        None, description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all cores allowed"
+        None, description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all cores, for a small MLP 1"
     )
     chunk_size: Count | None = Field(
         None, description="samples per forward and backward pass; null: as many as fit the caches"
     )
-    rollout_dir: str | None = Field(
+    rollout_dir: PathText | None = Field(
         None, description="directory for rollouts that do not fit into memory; they are memory-mapped files"
     )
     kernels: KernelsName = Field(
@@ -206,14 +258,20 @@ class ClusterSettings(Section):
 
 
 class OutputSettings(Section):
-    """Where a run is stored, and how often it is saved."""
+    """Where a run is stored, how often it is saved, and who is told about it."""
 
-    output_dir: str | None = Field(None, description="run directory; null: a generated name in runs/")
-    checkpoint_dir: str | None = Field(None, description="null: checkpoints/ in the run directory")
-    log_dir: str | None = Field(None, description="null: logs/ in the run directory")
+    output_dir: PathText | None = Field(None, description="run directory; null: a generated name in runs/")
+    checkpoint_dir: PathText | None = Field(None, description="null: checkpoints/ in the run directory")
+    log_dir: PathText | None = Field(None, description="null: logs/ in the run directory")
     checkpoint_seconds: Positive = Field(300.0, description="seconds between checkpoints")
     checkpoint_updates: Count | None = Field(None, description="updates between checkpoints, instead of seconds")
     keep_checkpoints: Count = Field(3, description="newest periodic checkpoints to keep")
+    loggers: Loggers = Field(
+        ("tensorboard",), description="besides metrics.jsonl: tensorboard, wandb, mlflow, my_module:MyLogger"
+    )
+    callbacks: ImportPaths = Field((), description="your own code that follows the run: my_module:MyCallback, ...")
+    profile: Count | None = Field(None, description="profile the run from this update on: profile.html, trace.json")
+    profile_updates: Count = Field(20, description="updates to profile")
 
 
 class Settings(Section):
@@ -331,7 +389,7 @@ class Settings(Section):
         if self.traits.has_minibatches:
             data["training"].update(batch_size=self.batch_size, n_minibatches=None)
         data["training"]["optimizer"] = self.optimizer
-        for key in self.traits.unread(self.training.optimizer):
+        for key in self.traits.unread(self.training.optimizer, self.training.clip_range is not None):
             section, name = key.split(".")
             del data[section][name]
         return data
@@ -355,6 +413,10 @@ class SettingField(NamedTuple):
     @property
     def key(self) -> str:
         return f"{self.section}.{self.name}"
+
+    @property
+    def is_path(self) -> bool:
+        return PathText in get_args(self.info.annotation)
 
 
 def setting_fields() -> Iterator[SettingField]:

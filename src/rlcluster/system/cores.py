@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlcluster.system.console import warn
+from rlcluster.system.launcher import is_slurm_task
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -28,6 +29,7 @@ class Core(NamedTuple):
 
     number: int
     first_sibling: int  # the lowest-numbered hardware thread of its physical core
+    socket: int = 0
 
 
 class Cores(NamedTuple):
@@ -35,11 +37,17 @@ class Cores(NamedTuple):
 
     allowed: int  # the minimum of affinity, cgroup quota and Slurm allocation; at least 1
     affinity: tuple[Core, ...]  # first threads of physical cores first; empty where the OS does not report it
+    together: int | None = None  # a rank of srun: allowed for all with its affinity, as Slurm limits each; else None
 
     @property
     def physical(self) -> int:
         """Physical cores: hyper-threads add little to convolutions."""
         return max(1, min(self.allowed, len({core.first_sibling for core in self.affinity}) or 1))
+
+    @property
+    def physical_together(self) -> int:
+        """Of all processes with this affinity."""
+        return self._replace(allowed=self.together or self.allowed).physical
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -48,19 +56,23 @@ class Cores(NamedTuple):
 
 def observe(cgroup_root: Path = CGROUP_ROOT) -> Cores:
     """The cores of this process, as before any pinning."""
-    order = sorted((Core(number, first_sibling(number)) for number in affinity()), key=_first_threads_first)
-    return Cores(allowed(cgroup_root), tuple(order))
+    every = (Core(number, first_sibling(number), socket_of(number)) for number in affinity())
+    together = _allowed_together(cgroup_root) if is_slurm_task() else None
+    return Cores(allowed(cgroup_root), tuple(sorted(every, key=_first_threads_first)), together)
 
 
 def allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
     """Cores this process may use: the minimum of affinity, cgroup quota and Slurm allocation; at least 1."""
+    together, slurm = _allowed_together(cgroup_root), os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(together, int(slurm)) if slurm.isdigit() and int(slurm) > 0 else together
+
+
+def _allowed_together(cgroup_root: Path) -> int:
+    """Affinity and cgroup quota, which the tasks of a host may share."""
     limits = [len(affinity()) or os.cpu_count() or 1]
     quota = cgroup_quota(cgroup_root)
     if quota is not None:
         limits.append(int(quota))
-    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if slurm.isdigit() and int(slurm) > 0:
-        limits.append(int(slurm))
     return max(1, min(limits))
 
 
@@ -85,10 +97,11 @@ def pin_to(numbers: Sequence[int]) -> None:
         os.sched_setaffinity(0, numbers or _affinity_given)
 
 
-def limit_threads(num_threads: int) -> None:
+def limit_threads(num_threads: int, is_final: bool = True) -> None:
     """Limits the threads of torch (intra- and inter-op), OpenMP, MKL and OpenBLAS.
 
-    Takes full effect only if called before torch and numpy are imported, as the command line does.
+    Takes full effect only if called before torch and numpy are imported, as the command line does. Torch takes the
+    number of inter-op threads once: it waits for the final call.
     """
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(num_threads)
@@ -96,10 +109,12 @@ def limit_threads(num_threads: int) -> None:
     import torch
 
     torch.set_num_threads(num_threads)
-    if torch.get_num_interop_threads() != num_threads:
+    if is_final and torch.get_num_interop_threads() != num_threads:
         try:
             torch.set_num_interop_threads(num_threads)
         except RuntimeError:
+            if torch.get_num_interop_threads() < num_threads:
+                return  # fewer do no harm: nothing here runs on them
             warn(
                 f"torch had already started {torch.get_num_interop_threads()} inter-op threads before "
                 f"num_threads={num_threads} was set; call train() earlier in the process"
@@ -115,12 +130,31 @@ def first_sibling(core: int) -> int:
     return int(text.replace("-", ",").split(",")[0])
 
 
+def socket_of(core: int) -> int:
+    """The number of the processor package; 0 where the OS does not report it."""
+    try:
+        return int(Path(f"/sys/devices/system/cpu/cpu{core}/topology/physical_package_id").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 def _first_threads_first(core: Core) -> tuple[bool, int]:
     return core.first_sibling != core.number, core.number
 
 
-def own_cgroups(root: Path) -> list[Path]:
-    """The directories of this process's cgroups, v2 and v1, each with its parents up to the root."""
+def number_ranges(numbers: Sequence[int]) -> str:
+    """`8-15`, `0-3,8`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def own_cgroups(root: Path, controller: str = "cpu") -> list[Path]:
+    """The directories of this process's cgroups, v2 and v1 of a controller, each with its parents up to the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -128,7 +162,7 @@ def own_cgroups(root: Path) -> list[Path]:
     folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         top = root / controllers if controllers else root
         folder = top / path.lstrip("/")

@@ -1,9 +1,15 @@
 """Errors for the user to fix: one clear line and an exit code, never a traceback."""
 
+from __future__ import annotations
+
+import errno
+import os
+
 EXIT_USAGE = 2
 EXIT_RUN_FAILED = 1
 EXIT_TIMEOUT = 71
 EXIT_STORAGE = 74
+EXIT_SAVED = 75  # before a time limit: saved, and to be started again
 
 
 class UserError(Exception):
@@ -20,3 +26,27 @@ class RankError(UserError):
     def __init__(self, message: str, exit_code: int, failed_rank: int | None) -> None:
         super().__init__(message, exit_code)
         self.failed_rank = failed_rank
+
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ELOOP)  # of files, by the system
+
+
+def explained(error: BaseException) -> UserError | None:
+    """The error for the user where the system refused memory or a file; None for any other, which is a bug."""
+    if isinstance(error, OSError) and error.errno in REFUSALS and error.filename is not None:
+        remedy = "give another path, or change who may use it"
+        return UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}", EXIT_STORAGE)
+    return _memory_shortage(error)
+
+
+def _memory_shortage(error: BaseException) -> UserError | None:
+    is_refused_by_torch = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    is_refused_by_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if not (isinstance(error, MemoryError) or is_refused_by_torch or is_refused_by_system):
+        return None
+    reason = " ".join(str(error).split()) or "no memory left"
+    return UserError(
+        f"out of memory ({reason}); free some, or train with fewer environments (--num-envs) or steps (--n-steps), a "
+        "smaller network (--network, --hidden-sizes), or rollouts on disk (--rollout-dir)",
+        EXIT_RUN_FAILED,
+    )

@@ -20,6 +20,7 @@ from rlcluster.system import cores
 from rlcluster.system.launcher import launched
 
 BYTES_PER_GB = 1024**3
+CGROUP_V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 class Memory(NamedTuple):
@@ -56,13 +57,22 @@ def memory_available_gb(cgroup_root: Path = cores.CGROUP_ROOT) -> float:
     """Free memory of the machine, or of its cgroup if that is less."""
     import psutil
 
-    free = [float(psutil.virtual_memory().available)]
-    for folder in cores.own_cgroups(cgroup_root):
-        try:
-            free.append(int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()))
-        except (OSError, ValueError):
-            continue  # no limit ("max"), or no such file
+    limits = [_cgroup_memory(folder) for folder in cores.own_cgroups(cgroup_root, "memory")]
+    free = [float(psutil.virtual_memory().available), *(limit for limit in limits if limit is not None)]
     return max(0.0, min(free)) / BYTES_PER_GB
+
+
+def _cgroup_memory(folder: Path) -> float | None:
+    """Bytes that a cgroup (v2 or v1) may still take; None if it has no limit. Files that it has read, and that the
+    system drops when memory is short, count as free.
+    """
+    names = ("memory.max", "memory.current") if (folder / "memory.max").is_file() else CGROUP_V1_MEMORY
+    try:
+        limit, used = (int((folder / name).read_text()) for name in names)
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return limit - used + int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return None  # no limit ("max"), or no such file
 
 
 class BackgroundLoad:

@@ -15,17 +15,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, resource_tracker
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
-from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError
+from rlcluster.system import heartbeat
+from rlcluster.system.console import protect_streams
+from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError, explained
+from rlcluster.system.heartbeat import Beat, InactivityTimer
 from rlcluster.system.signals import SIGNALS, StopRequest
 
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), Linux
 POLL_SECONDS = 0.5
-BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # for the other ranks to report, after one has failed
 
 
@@ -51,15 +53,16 @@ class Outcome(NamedTuple):
 
 
 class RankFailedError(RankError):
-    """A process has failed. A restart may help unless the error is the user's."""
+    """Processes have failed, for one cause. A restart may help unless the error is the user's."""
 
-    def __init__(self, rank: int, outcome: Outcome, name: str = "rank") -> None:
+    def __init__(self, numbers: Sequence[int], outcome: Outcome, name: str = "rank") -> None:
         lost_peers = outcome.end is End.LOST_PEERS
-        message = outcome.error if lost_peers else f"{name} {rank} failed: {outcome.error}"
-        own_rank = rank if name == "rank" else None  # actors and workers are not ranks
+        who = f"{name}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+        message = outcome.error if lost_peers else f"{who} failed: {outcome.error}"
+        own_rank = numbers[0] if name == "rank" and len(numbers) == 1 else None  # actors and workers are not ranks
         super().__init__(message, outcome.exit_code, outcome.lost_rank if lost_peers else own_rank)
         line = outcome.reason or outcome.error.strip().splitlines()[-1 if outcome.end is End.BUG else 0]
-        self.reason = line if name == "rank" else f"{name} {rank} failed: {line}"
+        self.reason = line if name == "rank" and len(numbers) == 1 else f"{who} failed: {line}"
         self.may_pass = outcome.end is not End.USER_ERROR
 
 
@@ -78,7 +81,7 @@ class ChildProcesses:
         timeout_seconds: float | None = None,
     ) -> None:
         """`name` is what errors call a process. One without a heartbeat for `timeout_seconds` has failed."""
-        self._name, self._inactivity = name, InactivityTimer(size, timeout_seconds)
+        self._name, self._inactivity = name, InactivityTimer(size, timeout_seconds, POLL_SECONDS, has_beats=True)
         context = multiprocessing.get_context("spawn")  # fork hangs once torch has started its threads
         self._outcomes: dict[int, Outcome] = {}
         self._pipes = [context.Pipe(duplex=False) for _ in range(size)]
@@ -95,8 +98,9 @@ class ChildProcesses:
         resource_tracker.ensure_running()  # else the first child starts it, which unblocks signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            for process in self._processes:
-                process.start()
+            with _hidden_main_module():
+                for process in self._processes:
+                    process.start()
         except BaseException:
             self.end()
             raise
@@ -140,13 +144,18 @@ class ChildProcesses:
         start = time.monotonic()
         ready = self._collect(seconds, pipes)
         silent = self._inactivity.advance(time.monotonic() - start, self._running())
-        if silent is not None:
-            self._outcomes[silent] = self._inactivity.outcome()
+        if silent:
+            raise self.timed_out(silent)
         if any(outcome.end is not End.RESULT for outcome in self._outcomes.values()):
             self._collect_late()
-            number = min(self._outcomes, key=lambda number: (self._outcomes[number].end, number))
-            raise RankFailedError(number, self._outcomes[number], self._name)
+            number = min(self._outcomes, key=self._causality)
+            raise RankFailedError([number], self._outcomes[number], self._name)
         return ready
+
+    def timed_out(self, silent: Sequence[int]) -> RankFailedError:
+        """The error for processes that have been silent for too long."""
+        outcome = Outcome(End.DEATH, error=self._inactivity.reason(silent), exit_code=EXIT_TIMEOUT)
+        return RankFailedError(silent, outcome, self._name)
 
     def send_signal(self, number: int) -> None:
         for process in self._processes:
@@ -158,12 +167,25 @@ class ChildProcesses:
         ready = connection.wait([*waiting, *pipes], seconds)
         for pipe in ready:
             if pipe in waiting:
-                number = waiting[pipe]
-                self._inactivity.reset(number)
-                outcome = _receive(self._processes[number], pipe)
-                if outcome is not None:
-                    self._outcomes[number] = outcome
+                self._drain(waiting[pipe], pipe)
         return [pipe for pipe in pipes if pipe in ready]
+
+    def _drain(self, number: int, pipe: Any) -> None:
+        """Reads all that a process has sent: its heartbeats may have piled up while this one was busy."""
+        is_more = True
+        while is_more:
+            message = _receive(self._processes[number], pipe)
+            self._inactivity.heard(number, message)
+            if isinstance(message, Outcome):
+                self._outcomes[number] = message
+            is_more = number not in self._outcomes and pipe.poll()
+
+    def _causality(self, number: int) -> tuple[End, bool, int]:
+        """Sorts the root cause first. Of ranks that lost their peers, one that timed out was first: when it left, the
+        connections of the others closed.
+        """
+        outcome = self._outcomes[number]
+        return outcome.end, outcome.exit_code != EXIT_TIMEOUT, number
 
     def _running(self) -> list[int]:
         return [number for number in range(len(self._processes)) if number not in self._outcomes]
@@ -175,34 +197,17 @@ class ChildProcesses:
             self._collect(max(0.0, deadline - time.monotonic()), ())
 
 
-class InactivityTimer:
-    """How long each of a set of processes has been silent while this one listened. Time in which this one was busy or
-    stopped (Ctrl-Z) does not count.
+@contextlib.contextmanager
+def _hidden_main_module() -> Iterator[None]:
+    """A spawned process imports the main module of the one that starts it. Ours need only rlcluster; a user's script
+    without `if __name__ == "__main__":` would train again in each of them.
     """
-
-    def __init__(self, size: int, timeout_seconds: float | None) -> None:
-        self._seconds, self._timeout_seconds = [0.0] * size, timeout_seconds
-
-    def reset(self, number: int) -> None:
-        """The process has sent a message."""
-        self._seconds[number] = 0.0
-
-    def advance(self, seconds: float, numbers: Sequence[int]) -> int | None:
-        """Adds `seconds` of silence to the processes `numbers`; returns the first that has timed out, if any."""
-        if self._timeout_seconds is None:
-            return None
-        for number in numbers:
-            self._seconds[number] += min(seconds, 2 * POLL_SECONDS)
-            if self._seconds[number] > self._timeout_seconds:
-                return number
-        return None
-
-    def outcome(self) -> Outcome:
-        """The outcome of a process that has timed out."""
-        error = (
-            f"it did not answer for parallel.timeout_seconds={self._timeout_seconds:g}; raise it if that is too short"
-        )
-        return Outcome(End.DEATH, error=error, exit_code=EXIT_TIMEOUT)
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def run_ranks(
@@ -211,32 +216,41 @@ def run_ranks(
     arguments: tuple[Any, ...],
     stop: StopRequest,
     timeout_seconds: float | None = None,
+    answer: Callable[[Any], None] | None = None,
 ) -> list[Any]:
     """Runs target(rank, stop, *arguments) in one process per rank; returns their results.
 
-    A stop request is forwarded to the ranks, which all stop at the same update.
+    A stop request is forwarded to the ranks, which all stop at the same update. With `answer`, the ranks have one more
+    argument: rank 0 a pipe, whose messages `answer` receives and replies to in this process, the others None.
     """
     is_stop_forwarded = False
-    with ChildProcesses(world_size, target, lambda rank: arguments, timeout_seconds=timeout_seconds) as children:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe() if answer is not None else (None, None)
+
+    def arguments_of(rank: int) -> tuple[Any, ...]:
+        return arguments if answer is None else (*arguments, theirs if rank == 0 else None)
+
+    with ChildProcesses(world_size, target, arguments_of, timeout_seconds=timeout_seconds) as children:
         while not children.all_done:
-            children.wait(POLL_SECONDS)
+            for pipe in children.wait(POLL_SECONDS, [] if ours is None else [ours]):
+                assert answer is not None
+                answer(pipe)
             if stop.signal_number is not None and not is_stop_forwarded:
                 is_stop_forwarded = True
                 children.send_signal(stop.signal_number)
         return children.results
 
 
-def _receive(process: Any, receiver: Any) -> Outcome | None:
-    """The outcome of a process; None for a heartbeat."""
+def _receive(process: Any, receiver: Any) -> Outcome | Beat:
+    """The outcome of a process, or a heartbeat."""
     try:
-        outcome: Outcome | None = receiver.recv()
+        message: Outcome | Beat = receiver.recv()
     except EOFError:
         process.join(GRACE_SECONDS)
         code = process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         out_of_memory = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
         return Outcome(End.DEATH, error=f"the process ended by {how}, without a traceback{out_of_memory}")
-    return outcome
+    return message
 
 
 def _child_main(
@@ -244,9 +258,10 @@ def _child_main(
 ) -> None:
     """The entry point of a child process."""
     die_with_parent(parent)
+    protect_streams()
     sending = threading.Lock()  # heartbeat and outcome share the pipe
     if beats:
-        threading.Thread(target=_beat, args=(sender, sending), daemon=True).start()
+        threading.Thread(target=heartbeat.beat, args=(sender, sending), daemon=True).start()
     with StopRequest(ignores_second_signal=True) as stop:  # to the very end: a late signal must not lose the outcome
         outcome = _outcome(target, number, (stop, *arguments))
         sending.acquire()  # never released: no heartbeat after the outcome
@@ -256,15 +271,6 @@ def _child_main(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0 if outcome.end is End.RESULT else outcome.exit_code)  # gloo's threads may abort a normal exit
-
-
-def _beat(sender: Any, sending: threading.Lock) -> None:
-    """Sends heartbeats for as long as this process runs."""
-    with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process
-        while True:
-            with sending:
-                sender.send(None)
-            time.sleep(BEAT_SECONDS)
 
 
 def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) -> Outcome:
@@ -277,7 +283,10 @@ def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) 
         return Outcome(End.LOST_PEERS, error=str(error), exit_code=error.exit_code, lost_rank=error.failed_rank)
     except UserError as error:
         return Outcome(End.USER_ERROR, error=str(error), exit_code=error.exit_code)
-    except Exception:  # noqa: BLE001 - the parent reports it
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        known = explained(error)
+        if known is not None:
+            return Outcome(End.USER_ERROR, error=str(known), exit_code=known.exit_code)
         return Outcome(End.BUG, error="\n" + traceback.format_exc())
 
 

@@ -14,6 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from rlcluster.system.atomic_file import StorageError
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -38,7 +39,7 @@ class SharedFile:
         try:
             self._file, name = tempfile.mkstemp(prefix="rlcluster-", dir=directory)
         except OSError as error:
-            raise UserError(f"{description}: {error.strerror}; {remedy}", EXIT_STORAGE) from None
+            raise StorageError(description, error) from None
         self.path = Path(name)
         if sys.platform == "linux":
             self.path.unlink()

@@ -8,6 +8,7 @@ learner waits for an actor that is as many updates behind as it has slots.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,11 @@ from rlcluster.learning.learner import Learner
 from rlcluster.learning.model import Model
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import Plan, RankPlan
+from rlcluster.profiling.recorder import ProcessName
 from rlcluster.settings.schema import Settings
 from rlcluster.system.console import counted, say
 from rlcluster.system.machine import Memory
+from rlcluster.system.phases import clock
 from rlcluster.training import loop, pending
 from rlcluster.training.actors import Actors
 from rlcluster.training.loop import Updated
@@ -37,7 +40,14 @@ DETERMINISTIC_ROUNDS = 2  # rollouts per environment that are running or pending
 class ActorLearner:
     """A learner in this process, actors in processes of their own."""
 
-    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        ranks: Ranks,
+        restored: dict[str, Any] | None,
+        initial: dict[str, Any] | None = None,
+    ) -> None:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
         own_plan = plan.ranks[ranks.rank]
         self._envs = own_plan.envs
@@ -50,6 +60,8 @@ class ActorLearner:
         torch.set_num_threads(own_plan.torch_threads)
         self.model = Model(settings, policy, self._envs, ranks)
         self._learner = Learner(settings, self.model, ranks)
+        if restored is None and initial is not None:
+            self.model.begin_from(initial)
         own = self._restore(restored) if restored is not None else None
         self._actors = Actors(settings, own_plan, spec, own, len(self.model.parameters))
         self._slots = SlotBoard(self._actors.slots())
@@ -62,22 +74,32 @@ class ActorLearner:
     def update(self, progress: float) -> Updated:
         with self._timer("rollout"):  # time waiting for actors
             taken = self._take()
-        held = self._slots.trajectories(SlotState.READY, SlotState.LEARNING)
-        occupancy = held / (len(self._envs) * self._actors.num_slots)
-        lags = self.model.updates - torch.cat([slot.rollout.versions for slot in taken]).double()
+        with clock("checks"):
+            held = self._slots.trajectories(SlotState.READY, SlotState.LEARNING)
+            occupancy = held / (len(self._envs) * self._actors.num_slots)
+            lags = self.model.updates - torch.cat([slot.rollout.versions for slot in taken]).double()
         with self._timer("learn"):
             report = self._learner.learn([slot.rollout for slot in taken], progress)
-        self._actors.publish(self.model.parameters, self.model.updates)
-        episodes = [episode for slot in taken for episode in slot.episodes]
-        self._slots.release()
-        self._assign()
-        return Updated(report, episodes, self._metrics(lags, occupancy))
+        with clock("copy"):
+            self._actors.publish(self.model.parameters, self.model.updates)
+        with clock("commands"):
+            episodes = [episode for slot in taken for episode in slot.episodes]
+            self._slots.release()
+            self._assign()
+        with clock("checks"):
+            return Updated(report, episodes, self._metrics(lags, occupancy))
 
     def synchronise(self) -> None:
         self.model.synchronise()
 
     def memory(self) -> Memory:
         return self._actors.memory()
+
+    def start_recording(self, names: Sequence[ProcessName]) -> None:
+        self._actors.start_recording(names)
+
+    def recordings(self) -> list[dict[str, Any]]:
+        return self._actors.recordings()
 
     def state(self) -> dict[str, Any]:
         """Waits for running rollouts: they are part of the state, so nothing is lost."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
+from rlcluster.system.clock import run_clock
+from rlcluster.system.phases import clock
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import GetState, serve
 
@@ -64,18 +65,20 @@ def act(number: int, stop: StopRequest, setup: Setup, pipe: Any) -> None:
     parameters = SharedParameters(setup.parameters, len(own))
     shape = RolloutShape(settings.training.n_steps, len(setup.plan.envs), spec)
     slots = Slots(setup.slots, shape, setup.num_slots)
-    idle_since = time.perf_counter()
+    idle_since = run_clock()
 
     def handle(command: FillSlot | GetState) -> SlotFilled | ActorState:
         nonlocal idle_since
         if isinstance(command, GetState):
             return actor.state()
-        start = time.perf_counter()
-        version = parameters.take(own, command.version)
-        played = actor.collect(policy, version, into=slots[command.slot])
-        end = time.perf_counter()
+        start = run_clock()
+        with clock("copy"):
+            version = parameters.take(own, command.version)
+        with clock("rollout"):
+            played = actor.collect(policy, version, into=slots[command.slot])
+        end = run_clock()
         idle, idle_since = start - idle_since, end
         return SlotFilled(command.slot, played.episodes, end - start, idle)
 
-    serve(pipe, stop, handle)
+    serve(pipe, stop, handle, policy)
     actor.environments.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from rlcluster.exchange.shared_parameters import SharedParameters, parameters_fi
 from rlcluster.learning.actor_state import ActorState
 from rlcluster.learning.rollout import RolloutShape, Slots, slots_file
 from rlcluster.plan import RankPlan
+from rlcluster.profiling.recorder import ProcessName
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
 from rlcluster.training.actor_process import FillSlot, Setup, SlotFilled, act
@@ -80,6 +83,12 @@ class Actors:
     def memory(self) -> Memory:
         """Memory of all actors and of this process."""
         return self._helpers.memory()
+
+    def start_recording(self, names: Sequence[ProcessName]) -> None:
+        self._helpers.start_recording(names)
+
+    def recordings(self) -> list[dict[str, Any]]:
+        return self._helpers.recordings()
 
     def close(self) -> None:
         self._helpers.close()

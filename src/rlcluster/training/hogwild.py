@@ -1,13 +1,14 @@
 """A3C: workers play and step a shared model without locks (Hogwild); the rank counts, logs and saves.
 
 One update of the run is as many worker updates as there are workers, whichever worker made them: about as many steps as
-an update of A2C. Every `sync_updates` updates the ranks average parameters and RMSProp statistics while their workers
+an update of A2C. Every `sync_updates` updates the ranks average parameters and optimiser statistics while their workers
 are idle.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,14 @@ from rlcluster.exchange.ranks import Ranks
 from rlcluster.exchange.shared_parameters import HogwildParameters, hogwild_file
 from rlcluster.learning import actor_state
 from rlcluster.learning.episode_rows import from_rows, to_rows
-from rlcluster.learning.flat import count_parameters
 from rlcluster.learning.learner import LearnReport
-from rlcluster.learning.model import Model
+from rlcluster.learning.model import Model, hogwild_shape
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import Plan
+from rlcluster.profiling.recorder import ProcessName
 from rlcluster.settings.schema import Settings
 from rlcluster.system.machine import Memory
+from rlcluster.system.phases import clock
 from rlcluster.training import loop
 from rlcluster.training.helpers import GetState, Helpers
 from rlcluster.training.hogwild_process import RunUpdate, Setup, UpdateDone, WorkerState, work
@@ -36,29 +38,37 @@ from rlcluster.training.pending import pack, unpack
 class Hogwild:
     """The shared model, and the workers that learn it in processes of their own."""
 
-    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        ranks: Ranks,
+        restored: dict[str, Any] | None,
+        initial: dict[str, Any] | None = None,
+    ) -> None:
         self._settings, self._ranks = settings, ranks
         envs, helpers = plan.ranks[ranks.rank].envs, plan.ranks[ranks.rank].helpers
         size = len(helpers)
         spec = environments.describe(settings.env)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        num_parameters = count_parameters(policy)
-        kept = unpack(restored.get("unlogged", [])) if restored is not None and ranks.rank == 0 else []
-        self._made = [_from_content(content) for content in kept]  # not logged yet, but their steps are counted
+        self._made = unlogged(restored) if restored is not None and ranks.rank == 0 else []
         self._uncounted = torch.zeros(1, dtype=torch.int64)  # steps
         self._states: dict[int, WorkerState] = {}
-        with hogwild_file(num_parameters, size) as file:
-            shared = HogwildParameters(file.path, num_parameters, size)
+        shape = hogwild_shape(settings, policy, size)
+        with hogwild_file(shape) as file:
+            shared = HogwildParameters(file.path, shape)
             self.model = Model(settings, policy, envs, ranks, shared)
             self.model.push()
             if restored is not None:
                 self.model.restore(restored["learner"])
+            elif initial is not None:
+                self.model.begin_from(initial)
             setups = [
                 Setup(
                     settings_json=_as_if_alone(settings, own.envs).model_dump_json(),
                     plan=own,
                     restored=_share(restored, own.envs, plan.num_acting) if restored is not None else None,
-                    training=file.path,
+                    shared=file.path,
                     num_workers=size,
                 )
                 for own in helpers
@@ -68,9 +78,10 @@ class Hogwild:
     def update(self, progress: float) -> Updated:
         size = len(self._workers)
         while len(self._made) < size:
-            for number in range(size):
-                if not self._workers.is_busy(number):
-                    self._workers.send(number, RunUpdate(progress, self.model.updates))
+            with clock("commands"):
+                for number in range(size):
+                    if not self._workers.is_busy(number):
+                        self._workers.send(number, RunUpdate(progress, self.model.updates))
             self._receive()
         made, self._made = self._made[:size], self._made[size:]
         self._count()
@@ -88,6 +99,12 @@ class Hogwild:
 
     def memory(self) -> Memory:
         return self._workers.memory()
+
+    def start_recording(self, names: Sequence[ProcessName]) -> None:
+        self._workers.start_recording(names)
+
+    def recordings(self) -> list[dict[str, Any]]:
+        return self._workers.recordings()
 
     def state(self) -> dict[str, Any]:
         self._drain()
@@ -142,6 +159,11 @@ class Hogwild:
         staleness, rollout, learn = (sums[:-1] / sums[-1]).tolist()
         largest = self._ranks.max_(torch.tensor([max(one.staleness for one in made)]))
         return {"t_rollout": rollout, "t_learn": learn, "staleness_mean": staleness, "staleness_max": float(largest)}
+
+
+def unlogged(restored: dict[str, Any]) -> list[UpdateDone]:
+    """The worker updates of a checkpoint that are not logged yet, but whose steps are counted."""
+    return [_from_content(content) for content in unpack(restored.get("unlogged", []))]
 
 
 def _content(made: UpdateDone) -> dict[str, Any]:

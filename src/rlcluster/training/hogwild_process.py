@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlcluster.plan import HelperPlan
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
+from rlcluster.system.phases import clock
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.helpers import GetState, serve
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlcluster.learning.actor_state import ActorState
     from rlcluster.learning.learner import LearnReport
+    from rlcluster.networks.policy import Policy
     from rlcluster.runs.episodes import Episode
 
 
@@ -35,7 +37,7 @@ class Setup:
     settings_json: str  # with num_envs as if it were alone
     plan: HelperPlan
     restored: WorkerState | None
-    training: Path
+    shared: Path  # the file of HogwildParameters
     num_workers: int
 
 
@@ -63,7 +65,7 @@ def work(number: int, stop: StopRequest, setup: Setup, pipe: Any) -> None:
     cores.limit_threads(setup.plan.threads)
     cores.pin_to(setup.plan.cores)
     worker = Worker(number, settings, setup)
-    serve(pipe, stop, worker.handle)
+    serve(pipe, stop, worker.handle, worker.policy)
     worker.close()
 
 
@@ -76,9 +78,8 @@ class Worker:
         from rlcluster.exchange.ranks import Ranks
         from rlcluster.exchange.shared_parameters import HogwildParameters
         from rlcluster.learning.actor import make_actor
-        from rlcluster.learning.flat import count_parameters
         from rlcluster.learning.learner import Learner
-        from rlcluster.learning.model import Model
+        from rlcluster.learning.model import Model, hogwild_shape
         from rlcluster.learning.rollout import RolloutShape, mapped_rollout
         from rlcluster.networks.policy import make_policy
 
@@ -89,7 +90,7 @@ class Worker:
         shape = RolloutShape(settings.training.n_steps, len(envs), spec)
         self._on_file = mapped_rollout(shape, settings.hardware.rollout_dir)
         policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-        self._shared = HogwildParameters(setup.training, count_parameters(policy), setup.num_workers)
+        self._shared = HogwildParameters(setup.shared, hogwild_shape(settings, policy, setup.num_workers))
         self._model = Model(settings, policy, envs, ranks, self._shared)
         self._learner = Learner(settings, self._model, ranks)
         if restored is not None:
@@ -101,7 +102,12 @@ class Worker:
         if isinstance(command, GetState):
             kept = self._model.normalizer.state()
             return WorkerState(self._actor.state(), (kept["returns"].numpy(), kept["moments"].numpy()))
-        return self._update(command)
+        with clock("update"):
+            return self._update(command)
+
+    @property
+    def policy(self) -> Policy:
+        return self._model.policy
 
     def close(self) -> None:
         self._actor.environments.close()
@@ -110,7 +116,8 @@ class Worker:
         self._timer.reset()
         self._model.updates = command.updates
         steps_before = int(self._shared.steps.sum())
-        self._model.pull()
+        with clock("copy"):
+            self._model.pull()
         with self._timer("rollout"):
             played = self._actor.collect(self._model.policy, steps_before, into=self._on_file)
         with self._timer("learn"):

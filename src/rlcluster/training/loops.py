@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlcluster.runs.writer import RunDirectory, SilentRun
     from rlcluster.settings.schema import Settings
     from rlcluster.system.signals import StopRequest
+    from rlcluster.training.callbacks import Listener
     from rlcluster.training.progress import Reporter
 
 
@@ -23,6 +24,8 @@ class Job(NamedTuple):
     run: RunDirectory | SilentRun
     stop: StopRequest
     reporter: Reporter
+    callbacks: Listener
+    initial: dict[str, Any] | None = None  # of a warm start: what the model begins with
 
 
 class Loop(Protocol):

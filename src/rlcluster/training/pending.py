@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +22,7 @@ def pack(contents: Iterable[dict[str, Any]], ranks: Ranks) -> list[Tensor]:
 
 
 def unpack(parts: Iterable[Tensor]) -> list[dict[str, Any]]:
-    return [load_checkpoint(Path("pending work"), io.BytesIO(part.numpy().tobytes())) for part in parts]
+    return [load_checkpoint(Path("pending work"), part.numpy().tobytes()).content for part in parts]
 
 
 def to_checkpoint(rollouts: Iterable[Collected], ranks: Ranks) -> list[Tensor]:

@@ -28,9 +28,15 @@ def agree_on_plan(settings: Settings, ranks: Ranks, has_kernels: bool = True) ->
 
 
 def _inputs(observed: list[Any], placement: list[Any], rates: list[float] | None, has_kernels: bool) -> RankInputs:
-    allowed, affinity = observed
-    own_cores = Cores(allowed, tuple(Core(*core) for core in affinity))
-    return RankInputs(own_cores, Placement(*placement), None if rates is None else Rates(*rates), has_kernels)
+    return RankInputs(
+        cores_from(observed), Placement(*placement), None if rates is None else Rates(*rates), has_kernels
+    )
+
+
+def cores_from(data: list[Any]) -> Cores:
+    """From JSON."""
+    allowed, affinity, together = data
+    return Cores(allowed, tuple(Core(*core) for core in affinity), together)
 
 
 def measure(settings: Settings, num_envs: int) -> Rates:

@@ -1,12 +1,19 @@
-"""Progress of a run on the console: a live bar on a terminal, plain lines elsewhere, and the final summary."""
+"""Progress of a run on the console: the live view on a terminal, plain lines elsewhere, and the final summary."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
+from rlcluster.monitor.history import History, RemainingTime
+from rlcluster.monitor.screen import Screen
+from rlcluster.monitor.view import Symbols, view
+from rlcluster.runs.fields import WINDOW
+from rlcluster.runs.status import last_saved
 from rlcluster.system.console import clock_text, say
 
 PLAIN_LINE_SECONDS = 10.0
@@ -41,9 +48,9 @@ class SilentReporter:
         pass
 
 
-def make_reporter(stream: TextIO | None = None) -> Reporter:
+def make_reporter(title: str, run: Path, stream: TextIO | None = None) -> Reporter:
     stream = stream or sys.stdout
-    return LiveReporter() if stream.isatty() else PlainReporter(stream)
+    return LiveReporter(title, run) if stream.isatty() else PlainReporter(stream)
 
 
 class PlainReporter:
@@ -64,7 +71,9 @@ class PlainReporter:
         self._print_pending()
 
     def update(self, record: dict[str, Any], progress: float) -> None:
-        self._pending = f"{progress:4.0%} | {update_line(record)} | ETA: {self._eta.text(progress)}"
+        remaining = self._eta.seconds(record["elapsed_seconds"], progress)
+        eta = "-" if remaining is None else clock_text(remaining)
+        self._pending = f"{progress:4.0%} | {update_line(record)} | ETA: {eta}"
         if time.perf_counter() - self._printed_at >= PLAIN_LINE_SECONDS:
             self._print_pending()
 
@@ -76,52 +85,26 @@ class PlainReporter:
 
 
 class LiveReporter:
-    """A progress bar with the current metrics, redrawn in place."""
+    """The view of `monitor`, redrawn in place."""
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-        self._eta = RemainingTime()
-        self._bar = Progress(
-            TextColumn("Training"),
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._task = self._bar.add_task("first update …", total=1.0)
+    def __init__(self, title: str, run: Path) -> None:
+        self._history, self._run = History(title), run
+        self._screen = Screen(self._draw)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._screen.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._screen.__exit__(kind, error, traceback)
 
     def update(self, record: dict[str, Any], progress: float) -> None:
-        text = f"{update_line(record)} | ETA: {self._eta.text(progress)}"
-        self._bar.update(self._task, completed=progress, description=text)
+        self._history.add(record, progress)
 
-
-class RemainingTime:
-    """The ETA, from the progress since this process's first update."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
-
-    def text(self, progress: float) -> str:
-        now = time.perf_counter()
-        if self._first is None:
-            self._first = (now, progress)
-        since, progress_then = self._first
-        if progress >= 1:
-            return "0:00:00"
-        if progress <= progress_then:
-            return "-"
-        seconds = (now - since) * (1 - progress) / (progress - progress_then)
-        return clock_text(seconds)
+    def _draw(self, width: int, height: int, symbols: Symbols) -> Sequence[str]:
+        return view(self._history.snapshot(saved=last_saved(self._run)), width, height, symbols)
 
 
 def update_line(record: dict[str, Any]) -> str:
@@ -145,9 +128,9 @@ def training_summary(summary: dict[str, Any], output_dir: str) -> str:
         f"Final FPS: {_number(summary['final_fps'], ',.0f')}",
         "",
         "Performance:",
-        f"  Initial Reward: {_number(summary['initial_reward'], '.2f')}",
-        f"  Final Reward: {_number(summary['final_reward'], '.2f')}",
-        f"  Best Reward: {_number(summary['best_reward'], '.2f')}",
+        f"  Initial Reward: {_reward(summary['initial_reward'], f'first {WINDOW} episodes')}",
+        f"  Final Reward: {_reward(summary['final_reward'], f'last {WINDOW} episodes')}",
+        f"  Best Reward: {_reward(summary['best_reward'], f'best {WINDOW} in a row')}",
         "",
         "Resource Usage:",
         f"  Peak Memory: {summary['peak_memory_gb']:.2f} GB",
@@ -160,6 +143,10 @@ def training_summary(summary: dict[str, Any], output_dir: str) -> str:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.2f} hours" if seconds >= 360 else f"{seconds:.1f} seconds"
+
+
+def _reward(mean: float | None, episodes: str) -> str:
+    return "-" if mean is None else f"{mean:.2f} ({episodes})"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+
+import torch
 
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.exchange.stragglers import Race
@@ -15,6 +17,7 @@ from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import RolloutShape, mapped_rollout
 from rlcluster.networks.policy import make_policy
 from rlcluster.plan import Plan
+from rlcluster.profiling.recorder import ProcessName
 from rlcluster.settings.schema import Settings
 from rlcluster.system import machine
 from rlcluster.system.machine import Memory
@@ -25,11 +28,20 @@ from rlcluster.training.loop import Updated
 class Synchronous:
     """An actor and a learner that take turns."""
 
-    def __init__(self, settings: Settings, plan: Plan, ranks: Ranks, restored: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        ranks: Ranks,
+        restored: dict[str, Any] | None,
+        initial: dict[str, Any] | None = None,
+    ) -> None:
         self._settings, self._ranks, self._timer = settings, ranks, ranks.timer
-        share = plan.ranks[ranks.rank].envs
+        own_plan = plan.ranks[ranks.rank]
+        torch.set_num_threads(own_plan.torch_threads)
+        share = own_plan.envs
         own = actor_state.share(restored["actor"], share) if restored is not None else None
-        self._actor = make_actor(settings, share, own, plan.ranks[ranks.rank].threads)
+        self._actor = make_actor(settings, share, own, own_plan.threads)
         spec = self._actor.environments.spec
         shape = RolloutShape(settings.training.n_steps, len(share), spec)
         self._rollout = mapped_rollout(shape, settings.hardware.rollout_dir)
@@ -41,6 +53,8 @@ class Synchronous:
             self.model.restore(restored["learner"])
             if restored["actor"]["simulators"] is None:
                 self.model.normalizer.forget_episodes()
+        elif initial is not None:
+            self.model.begin_from(initial)
 
     def update(self, progress: float) -> Updated:
         with self._timer("rollout"):
@@ -54,6 +68,12 @@ class Synchronous:
 
     def memory(self) -> Memory:
         return machine.memory()
+
+    def start_recording(self, names: Sequence[ProcessName]) -> None:
+        pass  # no helpers
+
+    def recordings(self) -> list[dict[str, Any]]:
+        return []
 
     def state(self) -> dict[str, Any]:
         kept = {"pending": pending.to_checkpoint(self._pending, self._ranks)} if self._pending else {}

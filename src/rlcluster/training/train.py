@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlcluster.plan import Plan, num_local_ranks, share_of_rank, with_processes
+from rlcluster.plan import Peers, Plan, num_local_ranks, refuse_too_many_threads, share_of_rank, with_processes
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores, machine
 from rlcluster.system.console import counted, say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
-from rlcluster.system.signals import StopRequest
+from rlcluster.system.scratch import scratch_folder
+from rlcluster.system.signals import StopRequest, time_limit
+from rlcluster.training.callbacks import Callbacks, Listener, RemoteCallbacks, Silent, answer, load_callbacks
 from rlcluster.training.loops import Job, loop_for
+from rlcluster.training.memory import refuse_too_little_memory, refuse_too_many_processes
 from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
+from rlcluster.training.warm_start import read_initial, share_initial, with_checkpoint_file
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
+    from rlcluster.runs.checkpoints import Check
     from rlcluster.runs.writer import RunDirectory, SilentRun
 
 LOCAL_ADDRESSES = ("localhost", "127.0.0.1", "::1")
@@ -34,24 +38,52 @@ class TrainingResult(NamedTuple):
     signal_number: int | None  # the signal that stopped the run before its budget was spent
 
 
-def train(settings: Settings, resume: bool = False) -> TrainingResult:
-    """One run from its settings to its summary; raises a UserError for what the user can fix."""
+class Start(NamedTuple):
+    """How a run is started."""
+
+    resume: bool = False  # from its last checkpoint
+    in_job: bool = False  # by the script of a scheduler's job: without a checkpoint the run begins again
+    max_wall_seconds: float | None = None  # save and stop after this time; None: no limit
+
+
+class SpawnedRank(NamedTuple):
+    """What a spawned rank is given."""
+
+    settings_json: str
+    start: Start
+    restarts: int
+    rendezvous: str  # the file in which the ranks meet
+
+
+def train(settings: Settings, start: Start = Start(), callbacks: Sequence[Any] = ()) -> TrainingResult:  # noqa: B008
+    """One run from its settings to its summary; raises a UserError for what the user can fix. `callbacks` are called
+    in this process, after those of the settings.
+    """
+    with time_limit(start.max_wall_seconds):
+        return _train(settings, start, callbacks)
+
+
+def _train(settings: Settings, start: Start, callbacks: Sequence[Any]) -> TrainingResult:
+    refuse_too_many_threads(settings.hardware.num_threads, cores.observe())
     placement = launched()
     if settings.mode == "distributed" and placement is not None:
-        return _train_on_launched_rank(settings, resume, placement)
+        return _train_on_launched_rank(settings, start, placement, callbacks)
     if placement is not None and placement.world_size > 1:
         raise UserError(
             f"--mode {settings.mode}: a launcher has started {placement.world_size} processes; use --mode distributed"
         )
+    listener = Callbacks([*load_callbacks(settings.output.callbacks), *callbacks])
     if settings.mode == "sequential":
-        with StopRequest() as stop:
-            return _join_and_train(settings, resume, Placement(), stop)
+        with StopRequest(ignores_second_signal=start.in_job) as stop:
+            return _join_and_train(settings, start, Placement(), stop, listener)
     if settings.mode == "distributed" and settings.cluster.master_addr not in LOCAL_ADDRESSES:
         raise UserError(
             f"cluster.master_addr={settings.cluster.master_addr} needs a launcher on each machine, which sets RANK and "
             "WORLD_SIZE: torchrun, for example; leave it out to train on this machine alone"
         )
-    return _train_on_local_ranks(_with_local_processes(settings), resume)
+    settings = _with_local_processes(settings)
+    refuse_too_many_processes(settings.given_ranks or 1)
+    return _train_on_local_ranks(settings, start, listener)
 
 
 def _with_local_processes(settings: Settings) -> Settings:
@@ -61,7 +93,7 @@ def _with_local_processes(settings: Settings) -> Settings:
     return settings if settings.given_processes is None else with_processes(settings, settings.given_processes)
 
 
-def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
+def _train_on_local_ranks(settings: Settings, start: Start, callbacks: Callbacks) -> TrainingResult:
     """One process per rank. After a failure that may be transient they restart from the last checkpoint."""
     from rlcluster.runs.files import default_path
     from rlcluster.runs.status import record_failure
@@ -71,19 +103,24 @@ def _train_on_local_ranks(settings: Settings, resume: bool) -> TrainingResult:
     output = settings.output.model_copy(update={"output_dir": str(path)})
     settings = settings.model_copy(update={"output": output})
     restarts, max_restarts = 0, settings.parallel.max_restarts
-    with StopRequest() as stop:
+    with StopRequest(ignores_second_signal=start.in_job) as stop:
         while True:
             try:
-                return _spawn_ranks(settings, resume, restarts, stop)
+                return _spawn_ranks(settings, start, restarts, stop, callbacks)
             except RankFailedError as error:
                 record_failure(path, error.reason, error.failed_rank)
                 if not error.may_pass or stop.requested or restarts == max_restarts:
                     raise
                 restarts += 1
                 warn(f"{error}\nrestart {restarts} of {max_restarts}")
+            except Exception as error:  # of a callback; the ranks have been ended
+                record_failure(path, f"{type(error).__name__}: {error}", None)
+                raise
 
 
-def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequest) -> TrainingResult:
+def _spawn_ranks(
+    settings: Settings, start: Start, restarts: int, stop: StopRequest, callbacks: Callbacks
+) -> TrainingResult:
     """The ranks rendezvous in a file that only this user can read, so no port is open to other machines.
 
     The file is not in the run directory, which may be on a network file system with slow or missing locks.
@@ -91,27 +128,30 @@ def _spawn_ranks(settings: Settings, resume: bool, restarts: int, stop: StopRequ
     from rlcluster.system.processes import run_ranks
 
     assert settings.given_ranks is not None
-    with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
-        arguments = settings.model_dump_json(), resume, restarts, str(Path(folder, "rendezvous"))
+    with scratch_folder() as folder:
+        given = SpawnedRank(settings.model_dump_json(), start, restarts, str(folder / "rendezvous"))
         timeout_seconds = settings.parallel.timeout_seconds
+        asked = partial(answer, callbacks=callbacks) if callbacks.is_asked else None
         result: TrainingResult = run_ranks(
-            settings.given_ranks, _train_on_spawned_rank, arguments, stop, timeout_seconds
+            settings.given_ranks, _train_on_spawned_rank, (given,), stop, timeout_seconds, asked
         )[0]
     return result
 
 
-def _train_on_spawned_rank(
-    rank: int, stop: StopRequest, settings_json: str, resume: bool, restarts: int, rendezvous: str
-) -> TrainingResult:
-    settings = Settings.model_validate_json(settings_json)
+def _train_on_spawned_rank(rank: int, stop: StopRequest, given: SpawnedRank, pipe: Any = None) -> TrainingResult:
+    """`pipe`: rank 0's to the callbacks, if there are any."""
+    settings = Settings.model_validate_json(given.settings_json)
     assert settings.given_ranks is not None
     world_size = settings.given_ranks
     os.environ[INTERFACE_VARIABLE] = LOOPBACK
-    placement = Placement(rank, world_size, rank, world_size, restarts, settings.parallel.max_restarts)
-    return _join_and_train(settings, resume, placement, stop, rendezvous)
+    placement = Placement(rank, world_size, rank, world_size, given.restarts, settings.parallel.max_restarts)
+    callbacks = Silent() if pipe is None else RemoteCallbacks(pipe)
+    return _join_and_train(settings, given.start, placement, stop, callbacks, given.rendezvous)
 
 
-def _train_on_launched_rank(settings: Settings, resume: bool, placement: Placement) -> TrainingResult:
+def _train_on_launched_rank(
+    settings: Settings, start: Start, placement: Placement, callbacks: Sequence[Any]
+) -> TrainingResult:
     """Rank 0's settings apply everywhere: other machines need neither the run directory nor the same files."""
     from rlcluster.system.processes import die_with_parent
 
@@ -129,62 +169,96 @@ def _train_on_launched_rank(settings: Settings, resume: bool, placement: Placeme
         )
     if placement.max_restarts and settings.output.output_dir is None:
         raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
+    listener: Listener = Silent()
     if placement.rank == 0:
         settings = with_processes(settings, placement.world_size)
+        listener = Callbacks([*load_callbacks(settings.output.callbacks), *callbacks])
     prepare_network(placement, settings.cluster.master_addr, settings.cluster.master_port)
     with StopRequest(ignores_second_signal=True) as stop:
-        return _join_and_train(settings, resume, placement, stop)
+        return _join_and_train(settings, start, placement, stop, listener)
 
 
 def _join_and_train(
-    settings: Settings, resume: bool, placement: Placement, stop: StopRequest, rendezvous: str | None = None
+    settings: Settings,
+    start: Start,
+    placement: Placement,
+    stop: StopRequest,
+    callbacks: Listener,
+    rendezvous: str | None = None,
 ) -> TrainingResult:
     """Limits threads and pins cores before torch starts, joins the other ranks and takes rank 0's settings."""
-    share = share_of_rank(settings, cores.observe(), placement)
+    share = share_of_rank(settings, cores.observe(), Peers.expected(placement))
     cores.pin_to(share.cores)
-    cores.limit_threads(share.threads)
+    cores.limit_threads(share.threads, is_final=placement.world_size == 1)
     from rlcluster.exchange.ranks import Ranks, join_group
+    from rlcluster.training.introduction import introduce
 
     ranks = (
         Ranks() if placement.world_size == 1 else join_group(placement, settings.parallel.timeout_seconds, rendezvous)
     )
-    own = settings.model_dump_json().encode() if placement.rank == 0 else None
-    settings = Settings.model_validate_json(ranks.broadcast(own))
-    threads = share_of_rank(settings, cores.observe(), placement).threads
-    if threads != share.threads:  # rank 0 was given another number
-        cores.limit_threads(threads)
+    settings, peers = introduce(settings, start.resume, ranks)
+    settings = _with_initial_file(settings, start, ranks)
+    cores.limit_threads(share_of_rank(settings, cores.observe(), peers).threads)
     max_restarts = ranks.broadcast(str(placement.max_restarts).encode() if placement.rank == 0 else None)
     ranks.placement = placement._replace(max_restarts=int(max_restarts))
-    return _train_on_rank(settings, resume, ranks, stop)
+    if placement.world_size > 1:
+        is_asked = bool(ranks.broadcast(bytes([callbacks.is_asked]) if placement.rank == 0 else None)[0])
+        callbacks = callbacks if placement.rank == 0 else Silent(is_asked)
+    return _train_on_rank(settings, start, ranks, stop, callbacks)
 
 
-def _train_on_rank(settings: Settings, resume: bool, ranks: Ranks, stop: StopRequest) -> TrainingResult:
+def _with_initial_file(settings: Settings, start: Start, ranks: Ranks) -> Settings:
+    """Rank 0 finds the checkpoint of a warm start: other machines need not have its files."""
+    if ranks.rank > 0:
+        return Settings.model_validate_json(ranks.broadcast(None))
+    own = settings if start.resume else with_checkpoint_file(settings)
+    ranks.broadcast(own.model_dump_json().encode())
+    return own
+
+
+def _train_on_rank(
+    settings: Settings, start: Start, ranks: Ranks, stop: StopRequest, callbacks: Listener
+) -> TrainingResult:
     """Everything is decided and refused before the run directory exists."""
     from rlcluster import environments
     from rlcluster.networks import policy
     from rlcluster.runs.reader import read_summary
+    from rlcluster.training.introduction import cores_line
     from rlcluster.training.planning import agree_on_plan
+    from rlcluster.training.restoring import refuse_unrestorable
 
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
-    kernels = policy.choose_kernels(settings.hardware.kernels, network, spec)
+    kernels = policy.kernels_of(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
-    _refuse_before_the_run_exists(settings, resume, ranks)
-    plan = agree_on_plan(settings, ranks, kernels is not None)
+    _refuse_before_the_run_exists(settings, start, ranks)
+    plan = agree_on_plan(settings, ranks, kernels != "torch")
+    refuse_too_little_memory(settings, plan, ranks.placement, spec)
+    initial = read_initial(settings, spec) if ranks.rank == 0 and not start.resume else None
     cores.pin_to(plan.ranks[ranks.rank].cores)
     _warn_of_too_many_threads(plan, ranks.placement)
-    with _open_run(settings, plan, resume, ranks) as run:
+    if ranks.placement.host:  # a launcher has started this rank
+        say(cores_line(ranks.placement, cores.observe(), plan.ranks[ranks.rank].cores))
+    check = partial(refuse_unrestorable, settings=settings, spec=spec)
+    with _open_run(settings, plan, start, ranks, check) as run:
         if ranks.rank == 0:
-            instructions = kernels.instruction_set if kernels else "torch"
-            say(_heading(settings, plan, f"{network} network ({instructions})") + f" -> {run.path}")
-        is_finished = loop_for(settings)(Job(settings, plan, ranks, run, stop, _reporter(ranks)))
+            say(_heading(settings, plan, f"{network} network ({kernels})") + f" -> {run.path}")
+        if settings.policy.init_from is not None:
+            initial = share_initial(initial, ranks)
+            if ranks.rank == 0 and run.restored is None:
+                say(f"it begins with the {settings.policy.init_with} of {settings.policy.init_from}")
+        reporter = _reporter(settings, ranks, run.path)
+        is_finished = loop_for(settings)(Job(settings, plan, ranks, run, stop, reporter, callbacks, initial))
         signal_number = _signal_of_any_rank(stop.signal_number, ranks)
         if is_finished:
             run.conclude("finished")
         else:
             run.conclude("preempted", signal.Signals(signal_number).name)
     summary = read_summary(run.path) if ranks.rank == 0 else {}
+    if ranks.rank == 0 and not summary:
+        left = f"{run.path} stays as it was" if run.path.exists() else f"nothing is left in {run.path}"
+        say(f"stopped by a signal before the first update; {left}")
     return TrainingResult(run.path, summary, None if is_finished else signal_number)
 
 
@@ -196,7 +270,7 @@ def _heading(settings: Settings, plan: Plan, network: str) -> str:
     )
 
 
-def _refuse_before_the_run_exists(settings: Settings, resume: bool, ranks: Ranks) -> None:
+def _refuse_before_the_run_exists(settings: Settings, start: Start, ranks: Ranks) -> None:
     """What would be refused later anyway, before anything is measured or written."""
     from rlcluster.exchange.shared_parameters import require_store_order
     from rlcluster.runs.writer import refuse_unusable
@@ -207,7 +281,7 @@ def _refuse_before_the_run_exists(settings: Settings, resume: bool, ranks: Ranks
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"hardware.rollout_dir={folder} is not a writable folder; create it first", EXIT_STORAGE)
     if ranks.rank == 0:
-        refuse_unusable(settings, resume, ranks.placement.restarts)
+        refuse_unusable(settings, start.resume, start.in_job or ranks.placement.restarts > 0)
 
 
 def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
@@ -217,7 +291,9 @@ def _signal_of_any_rank(own: int | None, ranks: Ranks) -> int:
 
 
 @contextmanager
-def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Iterator[RunDirectory | SilentRun]:
+def _open_run(
+    settings: Settings, plan: Plan, start: Start, ranks: Ranks, check: Check
+) -> Iterator[RunDirectory | SilentRun]:
     """Rank 0 opens the run directory and broadcasts the checkpoint of a resumed run; the others write nothing."""
     from rlcluster.runs.checkpoint import checkpoint_bytes, load_checkpoint
     from rlcluster.runs.writer import SilentRun, open_run
@@ -225,26 +301,40 @@ def _open_run(settings: Settings, plan: Plan, resume: bool, ranks: Ranks) -> Ite
     if ranks.rank > 0:
         path = Path(ranks.broadcast(None).decode())
         content = ranks.broadcast(None)
-        yield SilentRun(path, load_checkpoint(path, io.BytesIO(content)) if content else None)
+        yield SilentRun(path, load_checkpoint(path, content).content if content else None)
         return
-    with open_run(settings, resume, ranks.placement.restarts) as run:
+    with open_run(settings, start.resume, ranks.placement.restarts, check, start.in_job) as run:
         ranks.broadcast(str(run.path).encode())
         ranks.broadcast(bytes(checkpoint_bytes(run.restored)) if run.restored and ranks.world_size > 1 else b"")
         run.write_machine_facts(machine.facts(plan.learner_threads))
+        _note_other_threads(run, plan)
         run.write_plan(plan)
         yield run
 
 
-def _reporter(ranks: Ranks) -> Reporter:
-    return make_reporter() if ranks.rank == 0 else SilentReporter()
+def _note_other_threads(run: RunDirectory, plan: Plan) -> None:
+    """Sums of floating-point numbers are taken in another order by another number of threads or ranks."""
+    before = run.read_plan() if run.restored is not None else None
+    if before is None:
+        return
+    parts = ((one.world_size, one.learner_threads) for one in (before, plan))
+    was, now = (f"{counted(ranks, 'rank')} with {counted(threads, 'thread')}" for ranks, threads in parts)
+    if was != now:
+        say(f"note: this run had {was} and resumes with {now}: its course is the same up to rounding, not to the bit")
+
+
+def _reporter(settings: Settings, ranks: Ranks, run: Path) -> Reporter:
+    title = f"{settings.log_name} on {settings.env.name}"
+    return make_reporter(title, run) if ranks.rank == 0 else SilentReporter()
 
 
 def _warn_of_too_many_threads(plan: Plan, placement: Placement) -> None:
     """Once per machine, counting the processes that learn on it."""
     if placement.local_rank > 0:
         return
-    learners, num_cores = plan.learners(placement.rank), plan.ranks[placement.rank].cores_allowed
-    num_processes, threads = placement.local_world_size * len(learners), learners[0]
+    own = plan.ranks[placement.rank]
+    learners, num_cores = plan.learners(placement.rank), own.cores_allowed
+    num_processes, threads = own.num_peers * len(learners), learners[0]
     if num_processes * threads > num_cores:
         warn(
             f"{counted(num_processes, 'process')} x {counted(threads, 'thread')} share "

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from rlcluster.networks.kernels.build import LIBRARY
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.phases import clock
 
-INTERFACE_VERSION = 2
+INTERFACE_VERSION = 3
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")  # numbered as in instruction_sets.hpp, the best last
 
 C_INTERFACE = """
@@ -31,6 +32,10 @@ int rl_trunk_forward(rl_trunk *trunk, const float *const *weights, const float *
 int rl_trunk_backward(rl_trunk *trunk, const float *const *weights, const float *const *biases, const uint8_t *images,
                       int64_t num_images, const float *features, const float *features_gradient, char *saved,
                       float *const *weight_gradients, float *const *bias_gradients, int num_threads);
+void rl_trunk_time_layers(rl_trunk *trunk, int is_timed);
+void rl_trunk_layer_seconds(rl_trunk *trunk, double *seconds);
+double rl_peak_flops(int instruction_set, int num_threads, double seconds);
+double rl_peak_bandwidth(int instruction_set, int num_threads, int64_t bytes, double seconds);
 typedef struct {
     int kind, index, num_images, height, width;
     const uint8_t *images;
@@ -81,6 +86,25 @@ class Library:
         """The instruction sets of this processor, the best last."""
         return [name for k, name in enumerate(INSTRUCTION_SETS) if self.functions.rl_is_supported(k)]
 
+    def peak_flops(self, num_threads: int, seconds: float, instruction_set: str | None = None) -> float:
+        """Floating-point operations per second of these threads together, doing nothing but multiply-adds."""
+        return self._peak(self.functions.rl_peak_flops(self._number(instruction_set), num_threads, seconds))
+
+    def peak_bandwidth(self, num_threads: int, num_bytes: int, seconds: float) -> float:
+        """Bytes per second that these threads together read, each again and again the same `num_bytes` of its own: few
+        measure a cache, many the memory.
+        """
+        return self._peak(self.functions.rl_peak_bandwidth(self._number(None), num_threads, num_bytes, seconds))
+
+    def _number(self, instruction_set: str | None) -> int:
+        return INSTRUCTION_SETS.index(instruction_set or self.supported()[-1])
+
+    @staticmethod
+    def _peak(value: float) -> float:
+        if value < 0:
+            raise KernelsMissingError("the peaks got no memory or no threads, or the processor lacks the instructions")
+        return value
+
 
 @cache
 def load(path: Path = LIBRARY) -> Library:
@@ -120,21 +144,33 @@ class Trunk:
     def _threads(self) -> int:
         return self.num_threads or torch.get_num_threads()
 
+    def time_layers(self, is_timed: bool) -> None:
+        """From now on the kernels count the time of each layer, from zero; or no longer."""
+        self._functions.rl_trunk_time_layers(self._handle, is_timed)
+
+    def layer_seconds(self) -> dict[str, list[float]]:
+        """The seconds of all threads together in each layer since `time_layers`, forward and backward."""
+        count = len(self.weight_shapes)
+        seconds = self._ffi.new(f"double[{2 * count}]")
+        self._functions.rl_trunk_layer_seconds(self._handle, seconds)
+        return {"forward": list(seconds[0:count]), "backward": list(seconds[count : 2 * count])}
+
     def forward(
         self, images: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], saved: Tensor | None = None
     ) -> Tensor:
         """[B, H, W, 3] bytes to [B, num_features] after the last ReLU; fills `saved` for a backward pass."""
         features = torch.empty(len(images), self.num_features, dtype=torch.float32, device="cpu")
-        code = self._functions.rl_trunk_forward(
-            self._handle,
-            self._pointers(weights),
-            self._pointers(biases),
-            self._pointer("uint8_t *", images),
-            len(images),
-            self._pointer("float *", features),
-            self._ffi.NULL if saved is None else self._pointer("char *", saved),
-            self._threads(),
-        )
+        with clock("convolutions", len(images)):
+            code = self._functions.rl_trunk_forward(
+                self._handle,
+                self._pointers(weights),
+                self._pointers(biases),
+                self._pointer("uint8_t *", images),
+                len(images),
+                self._pointer("float *", features),
+                self._ffi.NULL if saved is None else self._pointer("char *", saved),
+                self._threads(),
+            )
         self._check(code)
         return features
 
@@ -149,19 +185,20 @@ class Trunk:
         images, features, saved = inputs
         weight_gradients = [torch.empty_like(weight) for weight in weights]
         bias_gradients = [torch.empty_like(bias) for bias in biases]
-        code = self._functions.rl_trunk_backward(
-            self._handle,
-            self._pointers(weights),
-            self._pointers(biases),
-            self._pointer("uint8_t *", images),
-            len(images),
-            self._pointer("float *", features),
-            self._pointer("float *", gradient),
-            self._pointer("char *", saved),
-            self._pointers(weight_gradients),
-            self._pointers(bias_gradients),
-            self._threads(),
-        )
+        with clock("convolutions", len(images)):
+            code = self._functions.rl_trunk_backward(
+                self._handle,
+                self._pointers(weights),
+                self._pointers(biases),
+                self._pointer("uint8_t *", images),
+                len(images),
+                self._pointer("float *", features),
+                self._pointer("float *", gradient),
+                self._pointer("char *", saved),
+                self._pointers(weight_gradients),
+                self._pointers(bias_gradients),
+                self._threads(),
+            )
         self._check(code)
         return weight_gradients, bias_gradients
 

@@ -84,6 +84,8 @@ class Impala : public Network {
 
   void reserve(int num_threads, int num_accumulators) override { workspace_.reserve(num_threads, num_accumulators); }
 
+  void set_clock(int thread, LayerClock* clock) override { workspace_.scratch(thread).clock = clock; }
+
   void forward(const WorkItem& item, int thread) override {
     ImpalaScratch& scratch = workspace_.scratch(thread);
     kernels_.forward(task_for(item, item.saved != nullptr ? saved_at(item.saved) : acting_at(scratch)), scratch);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "layer_clock.hpp"
 #include "layer_task.hpp"
 
 namespace rl {
@@ -77,6 +78,7 @@ struct ImpalaScratch {
   float* gradient[kStages];        // [group] padded images: of the running sum
   float* inner_gradient[kStages];  // [group] padded images: of a block's inner activation
   float* unpooled[kStages];        // padded gradient before pooling: one image in stage 2, a group in stage 3
+  LayerClock* clock;               // null unless the run is profiled
 };
 
 struct ImpalaTask {

@@ -36,6 +36,7 @@ void forward_blocks(const ImpalaTask& task, int stage, int first, int count, con
     output.bias = weights.bias[l];
     convolve<kChannels, kChannels, kAddBias | kRelu>(field(from), weights.forward[l], output, count, shape.height,
                                                      shape.width, scratch);
+    lap(scratch.clock, kForwardPass, l);
   };
   inner(layer, kFirstInput, kFirstInner);
   Output middle;
@@ -44,6 +45,7 @@ void forward_blocks(const ImpalaTask& task, int stage, int first, int count, con
   middle.add = middle.sum = residual;
   convolve<kChannels, kChannels, kAddBias | kAdd | kStoreSum | kRelu>(
       field(kFirstInner), weights.forward[layer + 1], middle, count, shape.height, shape.width, scratch);
+  lap(scratch.clock, kForwardPass, layer + 1);
   inner(layer + 2, kSecondInput, kSecondInner);
   Output last;
   last.destination = stage + 1 < kStages ? field(kStageOutput) : residual;
@@ -51,6 +53,7 @@ void forward_blocks(const ImpalaTask& task, int stage, int first, int count, con
   last.add = residual;
   convolve<kChannels, kChannels, kAddBias | kAdd>(field(kSecondInner), weights.forward[layer + 3], last, count,
                                                   shape.height, shape.width, scratch);
+  lap(scratch.clock, kForwardPass, layer + 3);
 }
 
 // Convolution and pooling at the start of stage 2 or 3, image i.
@@ -74,6 +77,7 @@ void forward_entry(const ImpalaTask& task, int stage, int i, ImpalaScratch& scra
         rectified.origin + y * rectified.row,
         kPositions ? positions_of(task.activations, stage, i) + ptrdiff_t{y} * shape.width * kOutputs : nullptr);
   }
+  lap(scratch.clock, kForwardPass, layer);
 }
 
 // The last ReLU, and [height, width, channels] to [channels, height, width].
@@ -108,12 +112,14 @@ template <bool kPositions>
 void forward_group(const ImpalaTask& task, ImpalaScratch& scratch) {
   const ImpalaGeometry& geometry = *task.geometry;
   const size_t image_bytes = static_cast<size_t>(geometry.height) * geometry.width * kImageChannels;
+  start(scratch.clock);
   if (task.activations.clear_borders) clear_borders(task);
   const Plane residual = plain(scratch.residual[0], geometry.stages[0]);
   for (int i = 0; i < task.num_images; i++) {
     const Plane rectified = image_of(field_of(task.activations, geometry, 0, kFirstInput), i);
     first_layer<kPositions>(task.images + i * image_bytes, geometry.height, geometry.width, task.weights->first,
                             task.weights->bias[0], residual, rectified, positions_of(task.activations, 0, i), scratch);
+    lap(scratch.clock, kForwardPass, 0);
     forward_blocks<kStageChannels[0]>(task, 0, i, 1, residual, scratch);
     forward_entry<kStageChannels[0], kStageChannels[1], kPositions>(task, 1, i, scratch);
   }
@@ -125,6 +131,7 @@ void forward_group(const ImpalaTask& task, ImpalaScratch& scratch) {
   forward_blocks<kStageChannels[2]>(task, 2, 0, task.num_images, plain(scratch.residual[2], geometry.stages[2]),
                                     scratch);
   write_features(task, scratch);
+  lap(scratch.clock, kForwardPass, kImpalaLayers - 1);
 }
 
 void impala_forward(const ImpalaTask& task, ImpalaScratch& scratch) {
@@ -151,11 +158,13 @@ void backward_block(const ImpalaTask& task, int stage, int block, int first, int
   convolve_backward<kChannels, kChannels, kGate>(inner, gradient, task.weights->backward[layer + 1], output,
                                                  task.sums.weights[layer + 1], task.sums.biases[layer + 1], count,
                                                  shape, scratch);
+  lap(scratch.clock, kBackwardPass, layer + 1);
   output.destination = output.add = gradient;
   output.gate = input;
   convolve_backward<kChannels, kChannels, kGate | kAdd>(input, inner_gradient, task.weights->backward[layer], output,
                                                         task.sums.weights[layer], task.sums.biases[layer], count,
                                                         shape, scratch);
+  lap(scratch.clock, kBackwardPass, layer);
 }
 
 template <int kChannels>
@@ -183,6 +192,7 @@ void backward_entry(const ImpalaTask& task, int stage, int first, int count, con
   output.destination = gradient_before;
   convolve_backward<kInputs, kOutputs, 0>(input, unpooled, task.weights->backward[layer], output,
                                           task.sums.weights[layer], task.sums.biases[layer], count, before, scratch);
+  lap(scratch.clock, kBackwardPass, layer);
 }
 
 // The gradient of the features through the last ReLU, as [height, width, channels].
@@ -213,6 +223,7 @@ void impala_backward(const ImpalaTask& task, ImpalaScratch& scratch) {
     inner[stage] = inside(scratch.inner_gradient[stage], shape, image);
   }
   const int count = task.num_images;
+  start(scratch.clock);
   read_features_gradient(task, gradients[2]);
   backward_blocks<kStageChannels[2]>(task, 2, 0, count, gradients[2], inner[2], scratch);
   backward_entry<kStageChannels[1], kStageChannels[2]>(task, 2, 0, count, gradients[2], gradients[1], scratch);
@@ -227,6 +238,7 @@ void impala_backward(const ImpalaTask& task, ImpalaScratch& scratch) {
     unpool<kStageChannels[0]>(gradients[0], positions_of(task.activations, 0, i), first.height, first.width, convolved);
     accumulate_first_gradients(task.images + i * image_bytes, geometry.height, geometry.width, scratch.convolved,
                                task.sums.weights[0], task.sums.biases[0], scratch);
+    lap(scratch.clock, kBackwardPass, 0);
   }
 }
 

@@ -1,7 +1,8 @@
-// The kernels of both networks for each instruction set; the processor decides which of them run.
+// The kernels of both networks, and of the peaks, for each instruction set; the processor decides which of them run.
 #pragma once
 #include "impala.hpp"
 #include "nature.hpp"
+#include "peaks.hpp"
 
 namespace rl {
 
@@ -10,6 +11,7 @@ enum InstructionSet { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
 struct Kernels {
   ImpalaKernels impala;
   NatureKernels nature;
+  PeakKernels peak;
 };
 
 namespace portable {

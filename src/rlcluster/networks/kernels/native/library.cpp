@@ -4,18 +4,26 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <vector>
 
 #include "instruction_sets.hpp"
 #include "network.hpp"
+#include "peaks.hpp"
 #include "thread_pool.hpp"
 
 namespace {
 
 enum NetworkKind { kImpalaNetwork = 0, kNatureNetwork = 1 };
 
-// Weight gradients are summed in this many accumulators, each by one thread in the order of its work items, then over
-// the accumulators in order: so the result does not depend on the number of threads.
-constexpr int kAccumulators = 8;
+// Weight gradients are summed in accumulators, each by one thread in the order of its work items, then over the
+// accumulators in order. Their number depends on the batch alone, so the result does not depend on the number of
+// threads. Clearing and adding one costs about as much as a third of a work item.
+constexpr int kItemsPerAccumulator = 8, kMinAccumulators = 8, kMaxAccumulators = 64;
+
+int count_accumulators(int num_items) {
+  const int wanted = std::min(std::max(num_items / kItemsPerAccumulator, kMinAccumulators), kMaxAccumulators);
+  return std::max(1, std::min(wanted, num_items));
+}
 
 }  // namespace
 
@@ -28,6 +36,12 @@ struct rl_trunk {
     if (!pool || pool->num_threads() != num_threads) pool = std::make_unique<rl::ThreadPool>(num_threads);
     owner = getpid();
     network->reserve(num_threads, num_accumulators);
+    while (is_timed && clocks.size() < static_cast<size_t>(num_threads)) {
+      clocks.push_back(std::make_unique<rl::LayerClock>());
+    }
+    for (int thread = 0; thread < num_threads; thread++) {
+      network->set_clock(thread, is_timed ? clocks[thread].get() : nullptr);
+    }
   }
 
   int num_items(int64_t num_images) const {
@@ -37,6 +51,8 @@ struct rl_trunk {
   std::unique_ptr<rl::Network> network;
   std::unique_ptr<rl::ThreadPool> pool;
   pid_t owner = 0;
+  bool is_timed = false;
+  std::vector<std::unique_ptr<rl::LayerClock>> clocks;  // one for each thread
   std::mutex mutex;  // one call at a time
 };
 
@@ -81,7 +97,7 @@ int guarded(rl_trunk* trunk, Work work) {
 
 extern "C" {
 
-PUBLIC int rl_interface_version() { return 2; }
+PUBLIC int rl_interface_version() { return 3; }
 
 PUBLIC int rl_is_supported(int instruction_set) { return rl::find_kernels(instruction_set) != nullptr; }
 
@@ -112,6 +128,48 @@ PUBLIC int64_t rl_trunk_saved_bytes(const rl_trunk* trunk) {
   return static_cast<int64_t>(trunk->network->saved_bytes());
 }
 
+// From now on the time of each layer is counted, from zero; or no longer.
+PUBLIC void rl_trunk_time_layers(rl_trunk* trunk, int is_timed) {
+  const std::lock_guard<std::mutex> lock(trunk->mutex);
+  trunk->is_timed = is_timed != 0;
+  trunk->clocks.clear();  // no thread runs now; use_threads hands out new ones
+}
+
+// The seconds of all threads together in each layer, [2, num_layers]: forward, then backward.
+PUBLIC void rl_trunk_layer_seconds(rl_trunk* trunk, double* seconds) {
+  const std::lock_guard<std::mutex> lock(trunk->mutex);
+  const int num_layers = trunk->network->num_layers();
+  for (int i = 0; i < rl::kPasses * num_layers; i++) {
+    seconds[i] = 0;
+    for (const auto& clock : trunk->clocks) {
+      seconds[i] += 1e-9 * static_cast<double>(clock->nanoseconds[i / num_layers][i % num_layers]);
+    }
+  }
+}
+
+// Operations per second of these threads, doing nothing but multiply-adds. Negative without these instructions, or for
+// lack of memory or threads.
+PUBLIC double rl_peak_flops(int instruction_set, int num_threads, double seconds) {
+  const rl::Kernels* kernels = rl::find_kernels(instruction_set);
+  if (kernels == nullptr) return -1;
+  try {
+    return rl::peak_flops(kernels->peak, num_threads, seconds);
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+// Bytes per second that these threads read, each `bytes` of its own again and again. Negative as above.
+PUBLIC double rl_peak_bandwidth(int instruction_set, int num_threads, int64_t bytes, double seconds) {
+  const rl::Kernels* kernels = rl::find_kernels(instruction_set);
+  if (kernels == nullptr) return -1;
+  try {
+    return rl::peak_bandwidth(kernels->peak, num_threads, static_cast<size_t>(bytes), seconds);
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
 // images [num_images, height, width, 3] -> features [num_images, num_features]. `saved` has saved_bytes per image for
 // the backward pass, or is null. Returns 0, or 1 for lack of memory or threads.
 PUBLIC int rl_trunk_forward(rl_trunk* trunk, const float* const* weights, const float* const* biases,
@@ -135,7 +193,7 @@ PUBLIC int rl_trunk_backward(rl_trunk* trunk, const float* const* weights, const
   return guarded(trunk, [&] {
     rl::Network& network = *trunk->network;
     const int num_items = trunk->num_items(num_images);
-    const int num_accumulators = std::max(1, std::min(kAccumulators, num_items));
+    const int num_accumulators = count_accumulators(num_items);
     trunk->use_threads(num_threads, num_accumulators);
     network.update(weights, biases);
     const Batch batch = {images, num_images, saved, const_cast<float*>(features), features_gradient};

@@ -67,6 +67,8 @@ class Nature : public Network {
 
   void reserve(int num_threads, int num_accumulators) override { workspace_.reserve(num_threads, num_accumulators); }
 
+  void set_clock(int thread, LayerClock* clock) override { workspace_.scratch(thread).clock = clock; }
+
   void forward(const WorkItem& item, int thread) override {
     kernels_.forward(task_for(item), workspace_.scratch(thread));
   }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "layer_clock.hpp"
+
 namespace rl {
 
 constexpr int kNatureLayers = 3;
@@ -58,6 +60,7 @@ struct NatureScratch {
   float* first_gradient;   // [group, 15, 15, 32]
   float* second_gradient;  // [group, 8, 8, 64]
   float* third_gradient;   // [group, 8, 8, 64]
+  LayerClock* clock;       // null unless the run is profiled
 };
 
 struct NatureTask {

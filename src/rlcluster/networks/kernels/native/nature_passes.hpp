@@ -125,14 +125,18 @@ void nature_forward(const NatureTask& task, NatureScratch& scratch) {
     float* saved = task.saved != nullptr ? task.saved + static_cast<ptrdiff_t>(i) * kNatureSaved : nullptr;
     float* first = saved != nullptr ? saved : scratch.activations[0];
     float* second = saved != nullptr ? first + kNature[1].image : scratch.activations[1];
+    start(scratch.clock);
     unpack_images(task.images + static_cast<ptrdiff_t>(i) * kNature[0].image, 1, scratch.images);
     forward_direct<0, kHasManyRegisters ? 3 : 1, kHasManyRegisters ? 3 : 5>(*task.weights, scratch.images, first);
+    lap(scratch.clock, kForwardPass, 0);
     forward_direct<1, kHasManyRegisters ? 2 : 1, 6>(*task.weights, first, second);
+    lap(scratch.clock, kForwardPass, 1);
     forward_direct<2, kHasManyRegisters ? 2 : 1, 4>(*task.weights, second, scratch.last);
     float* features = task.features + static_cast<ptrdiff_t>(i) * kNatureFeatures;
     for (int p = 0; p < num_pixels; p++) {
       for (int c = 0; c < channels; c++) features[c * num_pixels + p] = scratch.last[p * channels + c];
     }
+    lap(scratch.clock, kForwardPass, 2);
   }
 }
 
@@ -174,6 +178,7 @@ inline void backward_second(const NatureWeights& weights, const float* gradient,
 void nature_backward(const NatureTask& task, NatureScratch& scratch) {
   constexpr int kFirstImage = kNature[1].image;
   const int count = task.num_images;
+  start(scratch.clock);
   for (int i = 0; i < count; i++) {
     const float* first = task.saved + static_cast<ptrdiff_t>(i) * kNatureSaved;
     const ptrdiff_t at = static_cast<ptrdiff_t>(i) * kNatureFeatures;
@@ -181,17 +186,22 @@ void nature_backward(const NatureTask& task, NatureScratch& scratch) {
           *third_gradient = scratch.third_gradient + i * kGradientImage;
     read_gradient(task.features + at, task.features_gradient + at, third_gradient);
     backward_third(*task.weights, third_gradient, first + kFirstImage, second_gradient);
+    lap(scratch.clock, kBackwardPass, 2);
     backward_second(*task.weights, second_gradient, first, scratch.first_gradient + i * kFirstImage);
+    lap(scratch.clock, kBackwardPass, 1);
   }
   unpack_images(task.images, count, scratch.images);
   constexpr int kTaps = kHasManyRegisters ? 12 : 6, kTapsOfPower = kHasManyRegisters ? 8 : 4;
   const NatureSums& sums = task.sums;
   accumulate_direct<0, kTaps>(scratch.images, kNature[0].image, scratch.first_gradient, kNature[1].row,
                               kFirstImage, count, sums.weights[0], sums.biases[0]);
+  lap(scratch.clock, kBackwardPass, 0);
   accumulate_direct<1, kTapsOfPower>(task.saved, kNatureSaved, scratch.second_gradient + kGradientRow + 64,
                                      kGradientRow, kGradientImage, count, sums.weights[1], sums.biases[1]);
+  lap(scratch.clock, kBackwardPass, 1);
   accumulate_direct<2, kTaps>(task.saved + kFirstImage, kNatureSaved, scratch.third_gradient + 2 * kGradientRow + 128,
                               kGradientRow, kGradientImage, count, sums.weights[2], sums.biases[2]);
+  lap(scratch.clock, kBackwardPass, 2);
 }
 
 }  // namespace

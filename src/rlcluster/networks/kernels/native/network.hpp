@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "layer_clock.hpp"
 #include "layer_task.hpp"
 
 namespace rl {
@@ -30,6 +31,7 @@ class Network {
   // weights[l] is [outputs, kernel, kernel, inputs], biases[l] is [outputs].
   virtual void update(const float* const* weights, const float* const* biases) = 0;
   virtual void reserve(int num_threads, int num_accumulators) = 0;
+  virtual void set_clock(int thread, LayerClock* clock) = 0;  // null: layers are not timed
   virtual void forward(const WorkItem& item, int thread) = 0;
   virtual void clear(int accumulator) = 0;
   virtual void backward(const WorkItem& item, int accumulator, int thread) = 0;

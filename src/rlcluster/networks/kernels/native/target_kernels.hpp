@@ -6,9 +6,12 @@
 #include "impala_passes.hpp"
 #include "instruction_sets.hpp"
 #include "nature_passes.hpp"
+#include "peak.hpp"
 
 namespace rl::RL_TARGET {
 
-const Kernels kernels = {{impala_forward, impala_backward, impala_layer_alone}, {nature_forward, nature_backward}};
+const Kernels kernels = {{impala_forward, impala_backward, impala_layer_alone},
+                         {nature_forward, nature_backward},
+                         {multiply_adds, read_all}};
 
 }  // namespace rl::RL_TARGET

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rlcluster.runs.budget import Budget
 from rlcluster.settings.schema import TrainingSettings
-from rlcluster.training.budget import Budget
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,11 @@ def test_a_new_run_has_spent_nothing():
 @pytest.mark.parametrize(("steps", "progress"), [(3999, 3999 / 4000), (4000, 1.0), (4096, 1.0)])
 def test_progress_ends_at_one_when_the_last_rollout_goes_beyond_the_budget(steps, progress):
     assert Budget(TrainingSettings(total_timesteps=4000)).progress(steps, 0.0, 0) == progress
+
+
+def test_a_target_reward_ends_the_run_once_100_episodes_reach_it():
+    budget = Budget(TrainingSettings(total_timesteps=4000, target_reward=8.0))
+    assert budget.progress(1000, 0.0, 0, reward=None) == 0.25  # fewer than 100 episodes
+    assert budget.progress(1000, 0.0, 0, reward=7.99) == 0.25
+    assert budget.progress(1000, 0.0, 0, reward=8.0) == 1.0
+    assert budget.progress(4000, 0.0, 0, reward=0.0) == 1.0  # the limit stays

@@ -1,0 +1,1 @@
+"""Jobs of SLURM and PBS: from a command to a script, to the scheduler, and to their status."""

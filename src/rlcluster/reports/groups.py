@@ -1,0 +1,192 @@
+"""Rows of tables: a method with all its runs, or a single run. Numbers are means over the runs of a group.
+
+From MIN_RUNS runs on, a mean has its 95 % interval in brackets; below that, the lowest and the highest run follow it in
+parentheses. The mean of one run is the run's own number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rlcluster.reports import statistics
+from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.statistics import MIN_EPISODES, Estimate
+from rlcluster.runs.reader import RecordedRun
+
+MISSING = "-"
+
+
+class Group(NamedTuple):
+    """A row or column of a table. `positions` are those of its runs in the comparison. Of a method with finished runs,
+    they are its finished runs: others would blur its means.
+    """
+
+    title: str
+    method: str
+    positions: Sequence[int]
+    runs: Sequence[RecordedRun]
+    num_unfinished: int = 0  # further runs
+
+    @property
+    def count_text(self) -> str:
+        """`3`, or `2 of 3` where some have not finished."""
+        total = len(self.runs) + self.num_unfinished
+        return f"{len(self.runs)} of {total}" if self.num_unfinished else str(total)
+
+    def values(self, value_of: Callable[[RecordedRun], float | None]) -> list[float]:
+        return [value for run in self.runs if (value := value_of(run)) is not None]
+
+
+def groups_of(comparison: Comparison, per_run: bool = False, titles: Sequence[str] | None = None) -> list[Group]:
+    """The methods, or the single runs; `titles` replace the names of single runs."""
+    if per_run or titles is not None:
+        names = titles or comparison.names
+        return [Group(names[k], comparison.method_of(k), [k], [run]) for k, run in enumerate(comparison.runs)]
+    groups = []
+    for title, (method, positions) in zip(comparison.method_titles, comparison.methods.items(), strict=True):
+        shown = comparison.finished(method)
+        runs = [comparison.runs[k] for k in shown]
+        groups.append(Group(title, method, shown, runs, len(positions) - len(shown)))
+    return groups
+
+
+def groups_by_task(comparison: Comparison, per_run: bool = False) -> list[Group]:
+    """The methods, or the single runs; of several games each by itself, since raw rewards of different games have no
+    mean.
+    """
+    groups = groups_of(comparison, per_run)
+    if per_run or len(comparison.tasks) == 1:
+        return groups
+    return [_within(group, task) for group in groups for task in comparison.tasks if task in _tasks(group)]
+
+
+def _tasks(group: Group) -> set[str]:
+    return {run.task for run in group.runs}
+
+
+def _within(group: Group, task: str) -> Group:
+    own = [k for k, run in enumerate(group.runs) if run.task == task]
+    title = group.title if len(_tasks(group)) == 1 else f"{group.title}, {task}"
+    return Group(title, group.method, [group.positions[k] for k in own], [group.runs[k] for k in own])
+
+
+def number(value: float | None, form: str) -> str:
+    return MISSING if value is None else format(value, form)
+
+
+class Spread(NamedTuple):
+    """A mean over runs, and how far they differ: its 95 % interval, or the lowest and the highest run."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    is_interval: bool = False
+
+
+def spread_of(values: Sequence[float]) -> Spread | None:
+    """None of no values; one value has no spread."""
+    if len(values) < 2:
+        return Spread(values[0]) if values else None
+    mean = statistics.estimate({"": np.array(values, np.float64)}, statistics.mean)
+    if mean.low is not None:
+        return Spread(mean.value, mean.low, mean.high, is_interval=True)
+    return Spread(mean.value, min(values), max(values))
+
+
+def spread_text(spread: Spread | None, form: str) -> str:
+    """`7.25`, `7.25 (6.90 to 7.60)` of a few runs, `7.25 [7.01, 7.49]` of enough; `-` of none. A spread that the digits
+    do not show is left out.
+    """
+    if spread is None:
+        return MISSING
+    value = format(spread.value, form)
+    if spread.low is None or spread.high is None:
+        return value
+    low, high = format(spread.low, form), format(spread.high, form)
+    if low == high:
+        return value
+    return f"{value} [{low}, {high}]" if spread.is_interval else f"{value} ({low} to {high})"
+
+
+def mean_text(values: Sequence[float], form: str) -> str:
+    return spread_text(spread_of(values), form)
+
+
+def estimate_spread(estimate: Estimate | statistics.Interval) -> Spread:
+    return Spread(estimate.value, estimate.low, estimate.high, is_interval=True)
+
+
+def estimate_text(estimate: Estimate | statistics.Interval, form: str = ".3f") -> str:
+    return spread_text(estimate_spread(estimate), form)
+
+
+def summary_value(name: str) -> Callable[[RecordedRun], float | None]:
+    return lambda run: run.summary.get(name)
+
+
+def evaluated(levels: str) -> Callable[[RecordedRun], float | None]:
+    """The mean reward of a run on "train" or "test" levels."""
+
+    def value(run: RecordedRun) -> float | None:
+        if run.evaluation is None or levels not in run.evaluation.results:
+            return None
+        return float(run.evaluation.results[levels]["reward_mean"])
+
+    return value
+
+
+def gap(run: RecordedRun) -> float | None:
+    return run.evaluation.gap if run.evaluation is not None else None
+
+
+def minutes(run: RecordedRun) -> float:
+    return float(run.summary["duration_seconds"]) / 60
+
+
+def episodes_text(group: Group, levels: str) -> str:
+    """`300 episodes each`, `50 to 300 episodes each`; empty without an evaluation."""
+    counts = sorted(
+        {
+            int(run.evaluation.results[levels]["episodes"])
+            for run in group.runs
+            if run.evaluation is not None and levels in run.evaluation.results
+        }
+    )
+    if not counts:
+        return ""
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{span} episodes{' each' if len(group.runs) > 1 else ''}"
+
+
+def evaluated_text(run: RecordedRun, levels: str) -> str:
+    """`6.13 (5.57 to 6.67), 300 episodes`: with the 95 % interval of the mean over enough episodes."""
+    if run.evaluation is None or levels not in run.evaluation.results:
+        return MISSING
+    result = run.evaluation.results[levels]
+    low, high = result.get("reward_interval_95") or (None, None)
+    is_certain = low is not None and result["episodes"] >= MIN_EPISODES
+    interval = f" ({low:.2f} to {high:.2f})" if is_certain else ""
+    actions = ", greedy actions" if run.evaluation.deterministic else ""
+    return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
+
+
+def speedup(group: Group, first: Group) -> float | None:
+    """Average fps divided by that of the first group: the geometric mean of the ratios on their common games."""
+    own, base = _speeds(group), _speeds(first)
+    ratios = [own[task] / base[task] for task in own if task in base]
+    if group is first or not ratios:
+        return None
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _speeds(group: Group) -> dict[str, float]:
+    """The mean over runs of the average fps, by task."""
+    speeds: dict[str, list[float]] = {}
+    for run in group.runs:
+        if run.summary["average_fps"]:
+            speeds.setdefault(run.task, []).append(run.summary["average_fps"])
+    return {task: sum(values) / len(values) for task, values in speeds.items()}

@@ -1,0 +1,92 @@
+"""What was compared, in words: the titles of figures and pages, and the two sentences that a comparison begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rlcluster.reports.comparison import Comparison
+from rlcluster.runs.reader import RecordedRun
+from rlcluster.settings.schema import BUDGETS
+from rlcluster.system.console import counted
+
+LISTED = 3  # more than this many games are counted, not listed
+SEPARATOR = " · "
+
+
+def setup_text(runs: Sequence[RecordedRun]) -> str:
+    """`coinrun · 30 minutes · seeds 1 to 3 · 2 cores`: the subtitle of everything that is drawn."""
+    return SEPARATOR.join([games_text(runs), budget_text(runs), seeds_text(runs), cores_text(runs)])
+
+
+def headline(comparison: Comparison) -> list[str]:
+    """Two sentences: what was compared, and what came of it."""
+    runs, methods = comparison.runs, list(comparison.methods)
+    each = "each " if len(methods) > 1 else ""
+    counts = sorted({len(positions) for positions in comparison.methods.values()})
+    number = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    trained = f"{joined(methods)} {'were' if len(methods) > 1 else 'was'} {each}trained in {number}"
+    budget = budget_text(runs)
+    limit = "under different budgets" if budget.startswith("different") else f"of {budget}"
+    first = f"{trained} {limit} on {games_text(runs)}, on {cores_text(runs)} ({seeds_text(runs)})."
+    scoring = comparison.scoring
+    return [first, scoring.verdict.text if scoring is not None else comparison.why_unscored]
+
+
+def games_text(runs: Sequence[RecordedRun]) -> str:
+    tasks = sorted({run.task for run in runs})
+    return joined(tasks) if len(tasks) <= LISTED else f"{len(tasks)} games"
+
+
+def budget_text(runs: Sequence[RecordedRun]) -> str:
+    texts = {_budget(run) for run in runs}
+    return texts.pop() if len(texts) == 1 else "different budgets"
+
+
+def seeds_text(runs: Sequence[RecordedRun]) -> str:
+    seeds = sorted({run.settings.env.seed for run in runs})
+    if len(seeds) <= 2:
+        return f"seed{'s' if len(seeds) > 1 else ''} {joined(map(str, seeds))}"
+    is_row = seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"seeds {seeds[0]} to {seeds[-1]}" if is_row else f"{len(seeds)} seeds"
+
+
+def cores_text(runs: Sequence[RecordedRun]) -> str:
+    cores = sorted({run.cores for run in runs})
+    return counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
+
+
+def duration_text(seconds: float) -> str:
+    """`90 seconds`, `30 minutes`, `2.5 hours`"""
+    if seconds < 120:
+        return f"{seconds:.3g} seconds"
+    return f"{seconds / 60:.3g} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.3g} hours"
+
+
+def steps_text(steps: float) -> str:
+    """`512 steps`, `40.5 k steps`, `25 M steps`"""
+    if steps < 10_000:
+        return f"{steps:.0f} steps"
+    return f"{steps / 1e3:.3g} k steps" if steps < 1e6 else f"{steps / 1e6:.3g} M steps"
+
+
+def joined(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`"""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _budget(run: RecordedRun) -> str:
+    target = run.settings.training.target_reward
+    return _limit(run) if target is None else f"at most {_limit(run)} to a reward of {target:g}"
+
+
+def _limit(run: RecordedRun) -> str:
+    training = run.settings.training
+    given = [budget for budget in BUDGETS if getattr(training, budget) is not None]
+    if given == ["duration"]:
+        assert training.duration is not None
+        return duration_text(training.duration)
+    if given == ["total_timesteps"]:
+        assert training.total_timesteps is not None
+        return steps_text(training.total_timesteps)
+    return f"{training.total_updates:,} updates" if given == ["total_updates"] else "several limits"

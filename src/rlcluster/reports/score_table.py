@@ -1,0 +1,181 @@
+"""The table of scores, one row per method, for a paper: CSV, Markdown and LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS
+from rlcluster.reports.groups import (
+    Group,
+    Spread,
+    estimate_spread,
+    evaluated,
+    groups_of,
+    minutes,
+    speedup,
+    spread_of,
+    spread_text,
+    summary_value,
+)
+from rlcluster.reports.headline import SEPARATOR, setup_text
+from rlcluster.runs.reader import RecordedRun
+
+INTERVAL, RANGE = "95 % interval", "lowest and highest run"
+LATEX_ESCAPES = {
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "×": r"$\times$"},
+}
+
+
+class Column(NamedTuple):
+    """One number of each method; `form` is that of its text."""
+
+    heading: str
+    cells: Sequence[Spread | None]
+    form: str
+    is_for_print: bool = True  # False: in the CSV file only; a printed table must fit a page
+
+    @property
+    def is_known(self) -> bool:
+        return any(cell is not None for cell in self.cells)
+
+
+class ScoreTable(NamedTuple):
+    methods: Sequence[Group]
+    columns: Sequence[Column]
+    caption: str
+
+    @property
+    def headings(self) -> list[str]:
+        return ["method", "runs", *(column.heading for column in self.columns if column.is_for_print)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Of the printed table."""
+        shown = [column for column in self.columns if column.is_for_print]
+        return [
+            [group.title, group.count_text, *(spread_text(column.cells[k], column.form) for column in shown)]
+            for k, group in enumerate(self.methods)
+        ]
+
+
+def score_table(comparison: Comparison) -> ScoreTable:
+    """Scores where there are any, then rewards, speed and time; columns without a number are left out."""
+    groups = groups_of(comparison)
+    columns = [*_score_columns(comparison, groups), *_reward_columns(comparison, groups), *_cost_columns(groups)]
+    return ScoreTable(groups, [column for column in columns if column.is_known], _caption(comparison))
+
+
+def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Column]:
+    aggregates = {} if comparison.scoring is None else comparison.scoring.aggregates
+    for name in next(iter(aggregates.values()), {}):
+        cells = [
+            estimate_spread(aggregates[group.method][name]) if group.method in aggregates else None for group in groups
+        ]
+        yield Column(AGGREGATE_TITLES[name], cells, ".3f", is_for_print=name != "optimality_gap")
+
+
+def _reward_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Column]:
+    """Raw rewards of different games have no mean. The reward of training is printed where nothing was evaluated."""
+    if len(comparison.tasks) > 1:
+        return
+    unseen, training, final = (
+        [spread_of(group.values(value)) for group in groups]
+        for value in (evaluated("test"), evaluated("train"), summary_value("final_reward"))
+    )
+    yield Column("unseen levels", unseen, ".2f")
+    yield Column("training levels", training, ".2f")
+    yield Column("end of training", final, ".2f", is_for_print=not any(unseen))
+
+
+def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
+    def means(value: Callable[[RecordedRun], float | None]) -> list[Spread | None]:
+        return [spread_of(group.values(value)) for group in groups]
+
+    ratios = [speedup(group, groups[0]) for group in groups]
+    yield Column("steps/s", means(summary_value("average_fps")), ",.0f")
+    yield Column("speed-up", [None if ratio is None else Spread(ratio) for ratio in ratios], ".2f", is_for_print=False)
+    yield Column("minutes", means(minutes), ".1f")
+    yield Column("environment steps", means(summary_value("total_timesteps")), ",.0f", is_for_print=False)
+
+
+def csv_text(table: ScoreTable) -> str:
+    """Plain numbers, with the bounds of each in columns of their own and a column that says what they are."""
+    are_intervals = [
+        any(cell is not None and cell.is_interval and cell.low is not None for cell in cells)
+        for cells in zip(*(column.cells for column in table.columns), strict=True)
+    ]
+    columns: dict[str, Sequence[object]] = {
+        "method": [group.title for group in table.methods],
+        "runs": [len(group.runs) for group in table.methods],
+        "unfinished runs": [group.num_unfinished for group in table.methods],
+    }
+    for column in table.columns:
+        columns[column.heading] = [_plain(cell and cell.value) for cell in column.cells]
+        if any(cell is not None and cell.low is not None for cell in column.cells):
+            columns[f"{column.heading}, low"] = [_plain(cell and cell.low) for cell in column.cells]
+            columns[f"{column.heading}, high"] = [_plain(cell and cell.high) for cell in column.cells]
+    columns["low and high"] = [INTERVAL if is_interval else RANGE for is_interval in are_intervals]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
+    return text.getvalue()
+
+
+def _plain(value: float | None) -> object:
+    """Empty where it is not known."""
+    return "" if value is None else value if isinstance(value, int) else round(value, 6)
+
+
+def markdown_text(table: ScoreTable) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+    rules = "|" + "|".join(["---", *("---:" for _ in table.headings[1:])]) + "|"
+    return "\n".join([line(table.headings), rules, *map(line, table.rows), "", f"*{table.caption}*", ""])
+
+
+def latex_text(table: ScoreTable) -> str:
+    """As wide as a page of text; needs the package booktabs."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "    " + " & ".join(map(_latex, cells)) + r" \\"
+
+    return "\n".join(
+        [
+            r"\begin{table}  % \usepackage{booktabs}",
+            r"  \centering\small",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
+            r"    \toprule",
+            line(table.headings),
+            r"    \midrule",
+            *map(line, table.rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            rf"  \caption{{{_latex(table.caption)}}}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+WRITERS: dict[str, Callable[[ScoreTable], str]] = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text}
+
+
+def _caption(comparison: Comparison) -> str:
+    parts = [setup_text(comparison.runs).replace(SEPARATOR, ", ") + "."]
+    if len(comparison.tasks) == 1 and any(run.evaluation is not None for run in comparison.runs):
+        parts.append("Unseen and training levels: mean reward in evaluation.")
+    if comparison.scoring is not None:
+        kind = ", normalised by each game's range" if comparison.scoring.is_normalised else ""
+        parts.append(f"Score: {comparison.scoring.source}{kind}.")
+        parts += [comparison.scoring.why_uncertain] if comparison.scoring.why_uncertain else []
+    parts.append(NUMBERS)
+    return " ".join(parts)
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)

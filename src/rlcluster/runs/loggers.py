@@ -1,0 +1,133 @@
+"""Loggers: where else the numbers of a run go. metrics.jsonl is always written; `output.loggers` names the others.
+
+All get the same scalars, by the tags of `fields.py`, and the settings as hyper-parameters. Weights & Biases and MLflow
+are optional packages; the first works offline if WANDB_MODE=offline, the second writes files below the run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlcluster.system.errors import UserError
+from rlcluster.system.import_path import load_object
+
+EXPERIMENT = "rlcluster"  # of MLflow
+
+
+class LogStart(NamedTuple):
+    """What a logger is made with."""
+
+    run: Path
+    folder: Path  # of this run's logs
+    events: Path  # of TensorBoard's
+    hyper_parameters: Mapping[str, Any]  # by setting: {"training.learning_rate": 5e-4, ...}
+    step: int | None  # 0, or where the run was resumed: what was logged beyond it will be logged again
+
+
+class Logger:
+    """Receives what a run logs. Your own: a class with these methods, `--logger my_module:MyLogger`."""
+
+    def __init__(self, start: LogStart) -> None:
+        """The run begins or is resumed."""
+
+    def add(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Numbers by tag, after `step` environment steps."""
+
+    def flush(self) -> None:
+        """A checkpoint is about to be written."""
+
+    def close(self) -> None:
+        """The run has ended, in whatever way."""
+
+
+class WandbLogger(Logger):
+    """Weights & Biases. Its own settings come from its environment variables: WANDB_MODE, WANDB_PROJECT, ..."""
+
+    def __init__(self, start: LogStart) -> None:
+        self._wandb = _optional("wandb", "wandb")
+        try:
+            self._run = self._wandb.init(
+                dir=str(start.folder),
+                name=start.run.name,
+                config=dict(start.hyper_parameters),
+                settings=self._wandb.Settings(silent=True, console="off"),
+            )
+        except self._wandb.Error as error:  # no account, or no connection
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"output.loggers=wandb: {reason}; or set WANDB_MODE=offline") from None
+
+    def add(self, step: int, scalars: Mapping[str, float]) -> None:
+        self._run.log(dict(scalars), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+        self._wandb.teardown()  # its service writes the file later than `finish` returns, and ranks leave at once
+
+
+class MlflowLogger(Logger):
+    """MLflow. It writes to MLFLOW_TRACKING_URI if that is set, else to files below the run's logs."""
+
+    def __init__(self, start: LogStart) -> None:
+        _optional("mlflow", "mlflow-skinny")
+        from mlflow.entities import Metric, Param
+        from mlflow.tracking import MlflowClient
+
+        self._metric = Metric
+        uri = None
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            uri = (start.folder / "mlruns").resolve().as_uri()
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 wants a database server
+        self._client: Any = MlflowClient(tracking_uri=uri)
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = found.experiment_id if found is not None else self._client.create_experiment(EXPERIMENT)
+        self._id = self._client.create_run(experiment, run_name=start.run.name).info.run_id
+        params = [Param(key, str(value)) for key, value in start.hyper_parameters.items()]
+        self._client.log_batch(self._id, params=params)
+
+    def add(self, step: int, scalars: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        metrics = [self._metric(tag, value, now, step) for tag, value in scalars.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+OWN: Mapping[str, type[Logger]] = {"wandb": WandbLogger, "mlflow": MlflowLogger}
+
+
+def make_loggers(names: Sequence[str], start: LogStart) -> list[Any]:
+    """The loggers of `output.loggers`, in that order."""
+    return [_class_of(name)(start) for name in names]
+
+
+def refuse_missing_loggers(names: Sequence[str]) -> None:
+    """Raises a UserError for a logger that cannot be imported, before the run directory exists."""
+    for name in names:
+        _class_of(name)
+        if name in OWN:
+            _optional(name, {"mlflow": "mlflow-skinny"}.get(name, name))
+
+
+def _class_of(name: str) -> Any:
+    if ":" in name:
+        return load_object(name, "output.loggers")
+    if name == "tensorboard":
+        from rlcluster.runs.event_file import EventFile
+
+        return EventFile
+    if name not in OWN:
+        raise UserError(f"output.loggers={name}: should be tensorboard, {', '.join(OWN)} or my_module:MyLogger")
+    return OWN[name]
+
+
+def _optional(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise UserError(f"output.loggers={module} needs a package: pip install {package}") from None

@@ -1,0 +1,133 @@
+"""Heartbeats: a process tells the one that watches it that it runs, and whether its main thread gets anywhere.
+
+A thread sends them, so a process that computes for minutes is not taken for dead. But a thread also beats for a main
+thread that never returns from a call into an environment; so each heartbeat says whether such a call has been running
+since the last one, and whether it makes an environment, which may take longer than a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rlcluster.system.clock import running_seconds
+from rlcluster.system.signals import requested_signal
+
+BEAT_SECONDS = 1.0
+START_SECONDS = 60.0  # at least, to its first message and to make one environment: a machine may be busy
+STOP_TIMEOUT_SECONDS = 10.0  # once the run is to stop: a signal must not wait for a process that is itself stopped
+
+
+class Beat(NamedTuple):
+    """One heartbeat."""
+
+    is_stuck: bool  # the same call into an environment has been running since the last heartbeat
+    is_making: bool = False  # it makes environments
+
+
+class EnvironmentCalls:
+    """Marks the calls into environments, the one kind of foreign code in a process: `with CALLS: ...`; those that make
+    one: `with CALLS.making(): ...`.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+        self.is_making = False
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        self.is_making = True
+        try:
+            with self:
+                yield
+        finally:
+            self.is_making = False
+
+    def __enter__(self) -> None:
+        self.begun += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = self.begun
+
+
+CALLS = EnvironmentCalls()  # of this process
+
+
+def beat(sender: Any, sending: threading.Lock) -> None:
+    """Sends heartbeats for as long as this process runs."""
+    seen = 0
+    with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process
+        while True:
+            begun, is_inside = CALLS.begun, CALLS.begun != CALLS.ended
+            with sending:
+                sender.send(Beat(is_stuck=is_inside and begun == seen, is_making=CALLS.is_making))
+            seen = begun
+            time.sleep(BEAT_SECONDS)
+
+
+class InactivityTimer:
+    """How long each of a set of processes has been silent while this one listened. Time in which this one was busy or
+    stopped (Ctrl-Z) does not count.
+    """
+
+    def __init__(self, size: int, timeout_seconds: float | None, poll_seconds: float, has_beats: bool = False) -> None:
+        """With `has_beats` the time-out is short once the run is to stop: heartbeats do not wait for work. Without a
+        `timeout_seconds` nobody times out.
+        """
+        self._timeout = math.inf if timeout_seconds is None else timeout_seconds
+        self._seconds, self._poll_seconds = [0.0] * size, poll_seconds
+        self._is_stuck, self._has_started, self._has_beats = [False] * size, [False] * size, has_beats
+        self._is_making = [False] * size
+
+    def heard(self, number: int, message: Any) -> None:
+        """The process has sent a message. A heartbeat of one that is stuck does not count."""
+        self._has_started[number] = True
+        self._is_stuck[number] = isinstance(message, Beat) and message.is_stuck
+        self._is_making[number] = isinstance(message, Beat) and message.is_making
+        if not self._is_stuck[number]:
+            self._seconds[number] = 0.0
+
+    def advance(self, seconds: float, numbers: Sequence[int]) -> list[int]:
+        """Adds `seconds` of silence to the processes `numbers`; returns those that have timed out. If one has, others
+        that have missed their heartbeats for nearly as long have the same cause.
+        """
+        if math.isinf(self._timeout):
+            return []
+        for number in numbers:
+            self._seconds[number] += running_seconds(seconds, self._poll_seconds)
+        limits = {number: self._limit(number) for number in numbers}
+        if all(self._seconds[number] <= limit for number, limit in limits.items()):
+            return []
+        grace = min(2 * BEAT_SECONDS, min(limits.values()) / 2) if self._has_beats else 0.0
+        return [number for number, limit in limits.items() if self._seconds[number] > limit - grace]
+
+    def reason(self, silent: Sequence[int]) -> str:
+        """Why processes that have timed out count as failed."""
+        limit = max(map(self._limit, silent))
+        if any(self._is_making[number] for number in silent):
+            what = "an environment was not ready"
+        elif any(self._is_stuck[number] for number in silent):
+            what = "an environment did not finish its step"
+        else:
+            what = "it did not answer"
+        if not all(self._has_started[number] for number in silent):
+            return f"{what} for {limit:g} s after its start"
+        if limit < self._timeout:
+            return f"{what} for {limit:g} s after the signal to stop; not saved since the last checkpoint"
+        if limit > self._timeout:
+            return f"{what} for {limit:g} s; raise parallel.timeout_seconds={self._timeout:g} above that"
+        return f"{what} for parallel.timeout_seconds={limit:g}; raise it if that is too short"
+
+    def _limit(self, number: int) -> float:
+        """How long this process may be silent. Whatever the time-out, it may take a minute to start. Once the run is to
+        stop, it is not waited for long, unless an environment keeps it from stopping.
+        """
+        if not self._has_started[number] or self._is_making[number]:
+            return max(self._timeout, START_SECONDS)
+        if self._has_beats and not self._is_stuck[number] and requested_signal() is not None:
+            return min(self._timeout, STOP_TIMEOUT_SECONDS)
+        return self._timeout

@@ -1,0 +1,261 @@
+"""PBS: the whole flow on this machine, with stubs of qsub and pbsdsh. No real PBS can be installed here; pbsdsh's stub
+passes no environment, as the real one does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rlcluster.cli import main
+from rlcluster.cluster.host import rank_variables
+from rlcluster.cluster.schedulers import SCHEDULERS, Array
+from rlcluster.cluster.script import FINAL_CODES_OF_A_TASK, Work, make_script
+from rlcluster.cluster.settings import JobSettings
+from rlcluster.runs.jobs import JobRecord, jobs_of, record_job
+from rlcluster.runs.status import read_state
+
+from conftest import CARTPOLE, command, flags, metrics, train
+
+OPTIONS = {**CARTPOLE, "--n-minibatches": 2, "--n-epochs": 2, "--total-updates": 4}
+
+QSUB = """#!/bin/bash
+# Writes down how it was called, and gives the next number.
+number=$(($(cat "$STUBS/number") + 1)); echo $number > "$STUBS/number"
+echo "qsub $*" >> "$STUBS/calls"
+case " $* " in *" -J "* | *" -t "*) echo "$number[].server.cluster" ;; *) echo "$number.server.cluster" ;; esac
+"""
+PBSDSH = """#!/bin/bash
+# pbsdsh -n LINE PROGRAM ...: on the host of that line of the node file, all of which are this machine.
+echo "pbsdsh $1 $2" >> "$STUBS/calls"
+shift 2
+if [ -e "$STUBS/late" ]; then set -- setsid --fork "$@"; fi    # what the host writes comes after pbsdsh has ended
+exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
+"""
+QDEL = """#!/bin/bash
+echo "qdel $*" >> "$STUBS/calls"
+"""
+QSTAT = """#!/bin/bash
+[ "$1" = --version ] && echo 'pbs_version = 23.06.06' && exit
+cat "$STUBS/qstat"
+"""
+
+
+@pytest.fixture
+def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the stubs and of what they write; two hosts, which are both this machine."""
+    folder = tmp_path / "stubs"
+    (folder / "bin").mkdir(parents=True)
+    for name, text in {"qsub": QSUB, "pbsdsh": PBSDSH, "qstat": QSTAT, "qdel": QDEL}.items():
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "number").write_text("40")
+    (folder / "qstat").write_text("")
+    (folder / "nodes").write_text("localhost\nlocalhost\n127.0.0.1\n127.0.0.1\n")
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("STUBS", str(folder))
+    return folder
+
+
+def rlcluster(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
+
+
+def submit(run: Path, job: str, options: dict[str, object]) -> None:
+    training = ["train", "ppo", "--output-dir", str(run), *flags(options)]
+    site = run.parent / "site.yaml"
+    site.write_text("scheduler: pbs\ninterface: lo\n")
+    result = rlcluster("submit", "--site", site, *job.split(), "--", *training)
+    assert result.returncode == 0, result.stderr
+
+
+def run_job(run: Path, stubs: Path, number: int, **variables: str) -> int:
+    """What PBS does with the script of a job."""
+    environment = {**os.environ, "PBS_JOBID": f"{number}.server", "PBS_NODEFILE": str(stubs / "nodes"), **variables}
+    script = run / "jobs" / str(number) / "job.sh"
+    return subprocess.run(["bash", script], env=environment, timeout=200, check=False).returncode
+
+
+def calls(stubs: Path) -> list[str]:
+    return (stubs / "calls").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_a_job_of_two_hosts_equals_a_local_run(stubs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "it's a run"
+    submit(run, "--nodes 2 --time 10m --memory 2G", OPTIONS)
+    script = (run / "jobs" / "41" / "job.sh").read_text()
+    assert "#PBS -l select=2:ncpus=1:mpiprocs=1:mem=2GB\n#PBS -l place=scatter\n#PBS -l walltime=0:10:00" in script
+    assert run_job(run, stubs, 41) == 0
+    assert sorted(line for line in calls(stubs) if "pbsdsh" in line) == ["pbsdsh -n 0", "pbsdsh -n 2"]
+    local = train("ppo", tmp_path / "local", {**OPTIONS, "--mode": "parallel", "--num-workers": 2})
+    assert local.returncode == 0, local.stderr
+    assert metrics(run) == metrics(tmp_path / "local")
+    assert sorted(log.name for log in run.glob("jobs/41/rank-*.log")) == ["rank-0000.log", "rank-0001.log"]
+    assert (run / "jobs" / "41" / "environment.sh").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_run_saves_before_the_wall_time_and_is_submitted_again(stubs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    submit(run, "--time 20s --save-before 10s", {**OPTIONS, "--total-updates": 1_000_000})
+    (stubs / "nodes").write_text("localhost\n")
+    assert run_job(run, stubs, 41) == 0
+    state = read_state(run)
+    assert state is not None
+    assert (state.state, state.reason) == ("preempted", "SIGUSR1")
+    assert calls(stubs)[-1] == f"qsub -v RLCLUSTER_REQUEUES=1 {run}/jobs/41/job.sh"
+    assert "requeued 1 of 20 as 42: saved before the time limit" in (run / "jobs/41/history.txt").read_text()
+    assert [record.id for record in jobs_of(run)] == ["41", "42"]
+    (stubs / "qstat").write_text("42.server  run  user  00:00:01 R workq\n41.server  run  user  00:00:01 F workq\n")
+    result = rlcluster("status", run, "--json")
+    (row,) = json.loads(result.stdout)
+    assert (result.returncode, row["state"], row["job"], row["requeues"]) == (0, "running", "42", 1)
+    assert run_job(run, stubs, 42, RLCLUSTER_REQUEUES="20") == 75
+    assert "not started again: --max-requeues 20 is used up" in (run / "jobs/42/history.txt").read_text()
+    assert "resuming at update" in (run / "jobs/42/rank-0000.log").read_text()
+
+
+class Said(NamedTuple):
+    """What a command of rlcluster has done in this process."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def run(*arguments: str | Path) -> Said:
+        code = main([str(argument) for argument in arguments])
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+def test_pbs_needs_the_time_limit_and_torque_differs_in_resources_and_arrays(
+    stubs: Path, tmp_path: Path, say: Callable[..., Said]
+) -> None:
+    training = ["--", "train", "ppo", "--output-dir", str(tmp_path / "run")]
+    refused = say("submit", "--scheduler", "pbs", *training)
+    assert refused.code == 2
+    assert "PBS gives no signal before the wall time, so the run must know it: give --time 4h" in refused.err
+    nodes = ["--nodes", "2", "--ranks-per-node", "4", "--cores-per-rank", "2", "--time", "90m", "--memory", "1G"]
+    torque = say("submit", "--dry-run", "--scheduler", "torque", *nodes, *training).out
+    assert "#PBS -l nodes=2:ppn=8\n#PBS -l mem=8gb\n#PBS -l walltime=1:30:00" in torque
+    assert "#PBS -S /bin/bash\n" in torque
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("games: [coinrun, maze]\nbudget: {total_timesteps: 1e6}\n")
+    suite = ["--dry-run", "--time", "1h", "--max-running", "5", "--", "suite", plan]
+    assert "# qsub -J 0-1%5 " in say("submit", "--scheduler", "pbs", *suite).out
+    assert "# qsub -t 0-1%5 " in say("submit", "--scheduler", "torque", *suite).out
+    assert not (stubs / "calls").exists(), "a dry run submits nothing"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def array(stubs: Path, tmp_path: Path) -> Path:
+    """The folder of a suite whose array has the number 41. Its tasks end with the code in the file `code`."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$*" >> "$STUBS/calls"\nexit "$(cat "$STUBS/code")"\n')
+    python.chmod(0o755)
+    folder, job = tmp_path / "suite", JobSettings.model_validate({"time": "1h"})
+    report = ["suite", "plan.yaml", "--report-only"]
+    work = Work(folder, folder, ["suite", "plan.yaml"], True, FINAL_CODES_OF_A_TASK, report)
+    script = make_script(work, folder / "jobs", job, SCHEDULERS["pbs"], None).replace(sys.executable, str(python))
+    record_job(folder, JobRecord("41", "pbs", "suite", "2026-01-31T12:00:00", ["suite"]), script)
+    (stubs / "nodes").write_text("localhost\n")
+    (stubs / "number").write_text("41")
+    (stubs / "code").write_text("75")
+    return folder
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_task_that_was_submitted_again_updates_the_report_which_did_not_wait_for_it(
+    code: int, stubs: Path, array: Path
+) -> None:
+    (stubs / "code").write_text(str(code))
+    assert run_job(array, stubs, 41, PBS_JOBID="41[3].server", PBS_ARRAY_INDEX="3") == code
+    assert not any("--report-only" in call for call in calls(stubs)), "the job of the report waits for the array"
+    record_job(
+        array, JobRecord("42", "pbs", "suite", "2026-01-31T12:00:00", []), (array / "jobs/41/job.sh").read_text()
+    )
+    assert run_job(array, stubs, 42, RLCLUSTER_REQUEUES="1", RLCLUSTER_TASK="3") == code
+    assert calls(stubs)[-1] == "-m rlcluster suite plan.yaml --report-only"
+
+
+def test_exit_codes_that_a_shared_file_system_shows_late_are_waited_for(stubs: Path, array: Path) -> None:
+    (stubs / "code").write_text("0")
+    (stubs / "late").touch()
+    assert run_job(array, stubs, 41, PBS_JOBID="41[3].server", PBS_ARRAY_INDEX="3") == 0
+    assert (array / "jobs" / "41[3]" / "history.txt").read_text().endswith(" finished\n")
+
+
+def test_a_task_of_an_array_submits_itself_again_alone(stubs: Path, array: Path) -> None:
+    folder = array
+    assert run_job(folder, stubs, 41, PBS_JOBID="41[3].server", PBS_ARRAY_INDEX="3") == 0
+    _, host, again = calls(stubs)
+    assert re.search(r"rlcluster suite plan.yaml --task 3 --max-wall 34[12]\ds$", host), "an hour, less three minutes"
+    assert again == f"qsub -v RLCLUSTER_REQUEUES=1,RLCLUSTER_TASK=3 {folder}/jobs/41/job.sh"
+    assert [record.id for record in jobs_of(folder)] == ["41", "42"]
+    assert run_job(folder, stubs, 42, RLCLUSTER_REQUEUES="1", RLCLUSTER_TASK="3") == 0
+    assert calls(stubs)[-1].startswith("qsub -v RLCLUSTER_REQUEUES=2,RLCLUSTER_TASK=3 ")
+
+
+def test_jobs_wait_for_arrays_by_the_names_that_pbs_gives_them() -> None:
+    after = ["7", "41[]", "42[]"]
+    pbs, torque = SCHEDULERS["pbs"], SCHEDULERS["torque"]
+    assert pbs.submit_command("job.sh", None, after) == ["qsub", "-W", "depend=afterany:7:41[]:42[]", "job.sh"]
+    assert torque.submit_command("job.sh", None, after)[2] == "depend=afterany:7,afteranyarray:41[]:42[]"
+    assert torque.submit_command("job.sh", None, after[1:])[2] == "depend=afteranyarray:41[]:42[]"
+    assert pbs.submit_command("job.sh", Array(1, 5), []) == ["qsub", "-v", "RLCLUSTER_TASK=0", "job.sh"], "no array"
+
+
+def test_a_suite_is_an_array_and_a_report_that_waits_for_it_and_both_are_cancelled(
+    stubs: Path, tmp_path: Path, say: Callable[..., Said]
+) -> None:
+    plan, folder = tmp_path / "plan.yaml", tmp_path / "suite"
+    plan.write_text("games: [coinrun, maze]\nbudget: {total_timesteps: 1e6}\n")
+    submitting = ["submit", "--scheduler", "pbs", "--time", "1h", "--", "suite", plan, "--output-dir", folder]
+    assert "submitted 2 cells in 2 tasks: job 41[]\njob 42 writes the report" in say(*submitting).out
+    array, report = calls(stubs)
+    assert array == f"qsub -J 0-1 {folder}/jobs/next-suite.sh"
+    assert report == f"qsub -W depend=afterany:41[] {folder}/jobs/next-report.sh"
+    script = (folder / "jobs" / "41" / "job.sh").read_text()
+    assert f"-m rlcluster suite {plan} --output-dir {folder} --report-only; fi\n" in script
+    (stubs / "qstat").write_text("41[].server  suite  user  0 B workq\n42.server  suite  user  0 H workq\n")
+    assert "has a job already: 41[] 42;" in say(*submitting).err
+    assert say("cancel", folder).code == 0
+    assert calls(stubs)[-1] == "qdel 41[] 42"
+
+
+def test_ranks_are_numbered_over_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBS_JOBID", "17[3].server")
+    assert rank_variables(["n1", "n2"], 4, 1, 2) == {
+        "RANK": "6",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": str(20000 + 7 * 17),
+    }
+
+
+def test_a_host_returns_the_worst_exit_code_of_its_ranks_and_logs_each(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1\n")
+    host = [sys.executable, "-m", "rlcluster.cluster.host", "--ranks", "2", "--hosts", str(tmp_path / "hosts")]
+    ranks = ["bash", "-c", 'echo "rank $RANK"; exit $((70 + RANK))']
+    result = subprocess.run(
+        [*host, "--host-number", "0", "--log-dir", str(tmp_path), "--", *ranks], timeout=60, check=False
+    )
+    assert result.returncode == 71
+    assert [(tmp_path / f"rank-000{k}.log").read_text() for k in range(2)] == ["rank 0\n", "rank 1\n"]

@@ -1,0 +1,331 @@
+"""Jobs on a real Slurm of four hosts, made of namespaces on this machine (`hosts.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from hosts import Hosts, missing_parts, processes_with, until
+
+from rlcluster.cluster.schedulers import _pbs_state
+from rlcluster.runs.status import read_state
+from rlcluster.system.slurm_step import port_of
+
+from conftest import CARTPOLE, command, flags, metrics, train
+
+pytestmark = pytest.mark.slow
+OPTIONS: dict[str, Any] = {**CARTPOLE, "--n-minibatches": 2, "--n-epochs": 2}
+ENDLESS = {**OPTIONS, "--total-updates": 1_000_000, "--checkpoint-updates": 1}
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    reason = missing_parts()
+    if reason is not None:
+        assert "CI" not in os.environ, f"the tests on a real Slurm must run in CI: {reason}"
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="rlc-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with Hosts(folder, 4) as ours:
+            yield ours
+        left = list(processes_with(name))
+    assert left == [], "daemons or jobs were left"
+
+
+def rlcluster_on_hub(hosts: Hosts, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return hosts.run("hub", *command(*arguments), check=False, cwd=cwd)
+
+
+def submit(hosts: Hosts, run: Path, job: str, options: dict[str, Any]) -> str:
+    """Returns the id of the job, submitted in the folder of its run directory."""
+    training = ["train", "ppo", "--output-dir", str(run), *flags(options)]
+    result = rlcluster_on_hub(hosts, "submit", *job.split(), "--", *training, cwd=run.parent)
+    assert result.returncode == 0, result.stderr
+    found = re.match(r"submitted job (\d+)", result.stdout)
+    assert found is not None
+    return found[1]
+
+
+def history(run: Path) -> str:
+    return "".join(file.read_text() for file in sorted(run.glob("jobs/*/history.txt")))
+
+
+def rank_log(run: Path, job: str, rank: int = 0) -> str:
+    file = run / "jobs" / job / f"rank-{rank:04}.log"
+    return file.read_text() if file.exists() else ""
+
+
+def state_of(hosts: Hosts, job: str) -> str:
+    return hosts.run("hub", "squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").stdout.strip()
+
+
+def wait(condition: Any, run: Path) -> None:
+    assert until(condition), history(run) + "".join(log.read_text() for log in sorted(run.glob("jobs/**/*.log")))
+
+
+def resume_now(hosts: Hosts, run: Path, job: str) -> None:
+    """Slurm lets a requeued job wait for two minutes; an administrator may shorten that."""
+    wait(lambda: state_of(hosts, job) == "PENDING", run)
+
+    def has_started() -> bool:
+        """Asks again: until the job before it is cleaned up, Slurm may set the time or hold the job anew."""
+        for request in (("release", job), ("update", f"JobId={job}", "StartTime=now")):
+            hosts.run("hub", "scontrol", *request, check=False)
+        return state_of(hosts, job) != "PENDING"
+
+    wait(has_started, run)
+
+
+def status(hosts: Hosts, folder: Path) -> tuple[int, list[dict[str, Any]]]:
+    result = rlcluster_on_hub(hosts, "status", folder, "--json")
+    return result.returncode, json.loads(result.stdout)
+
+
+def ranks_of_job(run: Path) -> list[psutil.Process]:
+    """The Python processes of the run's ranks, in order."""
+    found = {}
+    for process in processes_with(str(run)):
+        if "python" in process.name() and "SLURM_STEP_ID" in process.environ():
+            found[int(process.environ()["SLURM_PROCID"])] = process
+    return [found[rank] for rank in sorted(found)]
+
+
+def is_free(hosts: Hosts, host: str, port: int) -> bool:
+    code = f"import socket; socket.create_connection(('{host}', {port}))"
+    return hosts.run(host, sys.executable, "-c", code, check=False).returncode != 0
+
+
+def test_a_submitted_run_equals_a_local_one_and_is_refused_a_second_time(hosts: Hosts, tmp_path: Path) -> None:
+    run, options = tmp_path / "it's 50% of a run", {**OPTIONS, "--total-updates": 4}
+    job = submit(hosts, run, "--nodes 2 --time 10m", options)
+    wait(lambda: state_of(hosts, job) == "COMPLETED", run)
+    local = train("ppo", tmp_path / "local", {**options, "--mode": "parallel", "--num-workers": 2})
+    assert local.returncode == 0, local.stderr
+    assert metrics(run) == metrics(tmp_path / "local")
+    assert "rank 0 on n1: cores" in rank_log(run, job)
+    assert "rank 1 on n2: cores" in rank_log(run, job, 1)
+    code, (row,) = status(hosts, run)
+    assert (code, row["state"], row["steps"], row["hosts"]) == (0, "finished", 512, "n[1-2]")
+    assert "TRAINING SUMMARY" in rlcluster_on_hub(hosts, "logs", run).stdout
+    again = rlcluster_on_hub(hosts, "submit", "--", "train", "ppo", "--output-dir", run, *flags(options))
+    assert again.returncode == 2
+    assert "is finished; to extend it, give a larger budget" in again.stderr
+
+
+def test_a_time_limit_requeues_and_resumes_and_a_cancelled_job_leaves_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    job = submit(hosts, run, "--nodes 2 --time 2m --save-before 50s", ENDLESS)  # Slurm may be 30 s early
+    wait(lambda: " requeued 1 of 20: saved before the time limit" in history(run), run)
+    saved = read_state(run)
+    assert saved is not None
+    assert (saved.state, saved.reason) == ("preempted", "SIGUSR1")
+    assert len(metrics(run)) == saved.update > 0, "not even the update under way was lost"
+    code, (row,) = status(hosts, run)
+    assert (code, row["state"], row["requeues"]) == (0, "pending", 1)
+    hosts.run("hub", "scontrol", "update", f"JobId={job}", "TimeLimit=10")
+    resume_now(hosts, run, job)
+    wait(lambda: f"resuming at update {saved.update}," in rank_log(run, job), run)
+    wait(lambda: len(metrics(run)) > saved.update, run)
+    used = {map.path for rank in ranks_of_job(run) for map in rank.memory_maps() if map.path.startswith("/dev/shm/")}
+    assert not is_free(hosts, "n1", port_of(int(job)))
+    cancelled = rlcluster_on_hub(hosts, "cancel", run)
+    assert f"cancelled job {job}" in cancelled.stdout
+    wait(lambda: state_of(hosts, job) == "CANCELLED", run)
+    assert until(lambda: not list(processes_with(str(run))))
+    after = read_state(run)
+    assert after is not None
+    assert (after.state, after.reason) == ("preempted", "SIGTERM")
+    assert history(run).count("requeued") == 1
+    assert [path for path in used if Path(path).exists()] == []
+    assert is_free(hosts, "n1", port_of(int(job)))
+    code, (row,) = status(hosts, run)
+    assert (code, row["state"]) == (0, "cancelled")
+
+
+def test_a_killed_rank_restarts_in_its_job_and_a_preempted_job_resumes(hosts: Hosts, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    job = submit(hosts, run, "--nodes 2 --time 10m --scheduler-arg=--nodelist=n[1-2]", ENDLESS)
+    wait(lambda: list(run.glob("checkpoints/*_step_*.pt")), run)
+    first, second = ranks_of_job(run)
+    assert (first.environ()["SLURMD_NODENAME"], second.environ()["SLURMD_NODENAME"]) == ("n1", "n2")
+    second.kill()
+    wait(lambda: " restart 1 of 1 after exit code 137" in history(run), run)
+    wait(lambda: "resuming at update" in rank_log(run, job), run)
+    resumed = len(metrics(run))
+    wait(lambda: len(metrics(run)) > resumed, run)
+    urgent = ["sbatch", "--partition=high", "--nodelist=n[1-2]", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    hosts.run("hub", *urgent, "--wrap=true")
+    wait(lambda: "preempted, requeued" in history(run), run)
+    saved = read_state(run)
+    assert saved is not None
+    assert (saved.state, saved.reason, saved.update) == ("preempted", "SIGTERM", len(metrics(run)))
+    resume_now(hosts, run, job)
+    wait(lambda: f"resuming at update {saved.update}," in rank_log(run, job), run)
+    _, (row,) = status(hosts, run)
+    assert (row["state"], row["requeues"], row["restarts"]) == ("running", 1, 1)
+    hosts.run("hub", "scancel", job)
+    wait(lambda: state_of(hosts, job) == "CANCELLED", run)
+    assert until(lambda: not list(processes_with(str(run))))
+    assert history(run).count("requeued") == 1
+
+
+def test_a_trainer_that_fails_at_once_is_not_requeued_and_its_error_is_its_status(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Broken(CartPoleEnv):\n"
+        "    def step(self, action):\n        raise RuntimeError('the simulator is broken')\n"
+        "gymnasium.register('Broken-v0', Broken)\n"
+    )
+    crashing, refused = tmp_path / "crashing", tmp_path / "refused"
+    jobs = {
+        crashing: submit(hosts, crashing, "--time 10m", {**OPTIONS, "--env": "broken:Broken-v0"}),
+        refused: submit(hosts, refused, "--time 10m", {**OPTIONS, "--rollout-dir": "/nowhere"}),
+    }
+    for run, job in jobs.items():
+        wait(lambda job=job: state_of(hosts, job) == "FAILED", run)
+    assert [line[20:].partition(":")[0] for line in history(crashing).splitlines()][1:] == [
+        "restart 1 of 1 after exit code 1",
+        "failed with exit code 1",
+    ]
+    assert history(refused).endswith("failed with exit code 74: starting it again would not help\n")
+    result = rlcluster_on_hub(hosts, "status", "--json", crashing, refused)
+    rows = json.loads(result.stdout)
+    assert (result.returncode, {row["state"] for row in rows}) == (1, {"failed"})
+    assert [(row["requeues"], row["restarts"]) for row in rows] == [(0, 1), (0, 0)]
+    assert "the simulator is broken" in rows[0]["note"]
+    assert "hardware.rollout_dir=/nowhere" in rows[1]["note"]
+
+
+def test_a_cut_cable_ends_the_ranks_and_slurm_requeues_the_job(hosts: Hosts, tmp_path: Path) -> None:
+    run, options = tmp_path / "run", {**ENDLESS, "--timeout-seconds": 12}
+    job = submit(hosts, run, "--nodes 2 --time 10m --scheduler-arg=--nodelist=n[3-4]", options)
+    wait(lambda: list(run.glob("checkpoints/*_step_*.pt")), run)
+    hosts.cable("n4", "down")
+    try:
+        wait(lambda: state_of(hosts, job) == "PENDING", run)
+        state = read_state(run)
+        assert state is not None
+        assert (state.state, state.failed_rank) == ("failed", 1)
+        assert state.reason is not None
+        assert state.reason.startswith("rank 1 did not answer for")
+        hosts.run("hub", "scancel", job)
+    finally:
+        hosts.cable("n4", "up")
+    assert until(lambda: not list(processes_with(str(run))))
+
+
+def test_a_suite_is_an_array_whose_failed_cell_stops_no_other_and_a_report(hosts: Hosts, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "algorithms: [ppo, a2c]\nmodes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2]\n"
+        "budget: {total_timesteps: 256}\nevaluation: {num_episodes: 2}\n"
+        "settings: {env: {num_envs: 4}, training: {n_steps: 32}, hardware: {num_threads: 1}}\n"
+        "algorithm_settings: {ppo: {training: {n_minibatches: 2}}, a2c: {hardware: {rollout_dir: /nowhere}}}\n"
+    )
+    folder = tmp_path / "suite"
+    submitting = ["submit", "--time", "10m", "--max-running", "3", "--", "suite", plan, "--output-dir", folder]
+    result = rlcluster_on_hub(hosts, *submitting)
+    assert result.returncode == 0, result.stderr
+    assert "submitted 4 cells in 4 tasks" in result.stdout, "an array of three and one of one: MaxArraySize is 3"
+    report = re.search(r"job (\d+) writes the report", result.stdout)
+    assert report is not None
+    assert "has a job already" in rlcluster_on_hub(hosts, *submitting).stderr
+    wait(lambda: state_of(hosts, report[1]) == "FAILED", folder)
+    code, rows = status(hosts, folder)
+    states = {row["name"]: row["state"] for row in rows}
+    cells = [f"ppo_sequential_CartPole-v1_seed{seed}" for seed in (1, 2)]
+    assert [states[cell] for cell in cells] == ["finished"] * 2
+    failed = [row for row in rows if row["state"] == "failed"]
+    assert (code, len(failed)) == (1, 2)
+    assert "rollout_dir=/nowhere" in failed[0]["note"]
+    text = (folder / "comparison_report.txt").read_text()
+    assert all(cell in text for cell in cells)
+    assert "a2c_sequential_CartPole-v1_seed1" in text
+    assert {cell["state"] for cell in json.loads((folder / "suite.json").read_text())["cells"]} == {
+        "finished",
+        "failed",
+    }
+
+
+def test_slurms_own_qsub_accepts_the_script_for_torque(hosts: Hosts, tmp_path: Path) -> None:
+    """The nearest to a PBS server that can be installed here (package slurm-wlm-torque)."""
+    if shutil.which("qsub") is None:
+        assert "CI" not in os.environ, "slurm-wlm-torque is missing in CI"
+        pytest.skip("not installed: slurm-wlm-torque")
+    job = ["submit", "--scheduler", "torque", "--dry-run", "--nodes", "2", "--ranks-per-node", "2", "--time", "90m"]
+    script = tmp_path / "job.sh"
+    script.write_text(rlcluster_on_hub(hosts, *job, "--", "train", "ppo", "--output-dir", tmp_path / "run").stdout)
+    number = hosts.run("hub", "qsub", "-h", script, cwd=tmp_path).stdout.strip()
+    facts = hosts.run("hub", "scontrol", "show", "job", number).stdout
+    listed = [_pbs_state(line) for line in hosts.run("hub", "qstat").stdout.splitlines()]
+    hosts.run("hub", "scancel", number)
+    assert all(fact in facts for fact in ("JobName=run", "TimeLimit=01:30:00", "NumNodes=2", "NumTasks=4"))
+    assert (number, "pending") in [(state.id, state.phase) for state in listed if state is not None]
+
+
+def test_srun_alone_starts_ranks_that_differ_in_number_and_keep_the_cores_slurm_gave_them(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    run, options = tmp_path / "run", {**OPTIONS, "--total-updates": 2, "--num-envs": 6, "--mode": "distributed"}
+    del options["--num-threads"]
+    training = [sys.executable, "-m", "rlcluster", "train", "ppo", "--output-dir", str(run), *flags(options)]
+    result = hosts.run("hub", "srun", "--nodes=2", "--ntasks=3", "--cpus-per-task=1", "--label", *training)
+    plan = json.loads((run / "plan.json").read_text())
+    assert [(rank["threads"], rank["num_peers"]) for rank in plan["ranks"]] == [(1, 1)] * 3, "no core is shared"
+    assert {record["world_size"] for record in metrics(run)} == {3}
+    lines = dict(re.findall(r"rank (\d on n\d): cores (\d)$", result.stdout, re.MULTILINE))
+    assert set(lines) == {"0 on n1", "1 on n1", "2 on n2"}
+    assert lines["0 on n1"] != lines["1 on n1"]
+
+
+def test_plan_probes_the_network_between_the_hosts_of_an_allocation(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, options = tmp_path / "forecast.json", {key: OPTIONS[key] for key in ("--env", "--num-envs", "--n-steps")}
+    more = ("--mode", "distributed", "--seconds", "3", "--nodes", "1,2", "--json", str(file))
+    plan = [sys.executable, "-m", "rlcluster", "plan", "ppo", *flags(options), *more]
+    result = hosts.run("hub", "srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", *plan, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "probing gloo between 2 hosts for 10 s" in result.stdout
+    assert "between nodes: measured between the hosts" in result.stdout
+    figures = json.loads(file.read_text())
+    assert figures["interconnect"] == "measured between the hosts"
+    assert figures["interconnect_latency_seconds"] != figures["latency_seconds"]
+    assert figures["nodes_2_network_share"] > 0
+    refused = hosts.run("hub", "srun", "--nodes=2", "--ntasks-per-node=2", *plan, check=False)
+    assert refused.returncode == 2
+    assert "has started 2 ranks on a host; start one on each" in refused.stderr
+
+
+def test_tune_starts_runs_over_the_hosts_of_an_allocation_and_leaves_none(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # so the command lines of its runs have this path
+    file, tuned = tmp_path / "figures.json", tmp_path / "tuned.yaml"
+    options = {key: OPTIONS[key] for key in ("--env", "--num-envs", "--n-steps")}
+    more = ("--minutes", "1", "--output", str(tuned), "--json", str(file))
+    tune = [sys.executable, "-m", "rlcluster", "tune", "ppo", *flags(options), *more]
+    result = hosts.run("hub", "srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", *tune, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found, written = json.loads(file.read_text()), yaml.safe_load(tuned.read_text())
+    assert found["best"].startswith("2 hosts, on each")
+    assert found["2_hosts_on_each_1_rank_2_threads_each_steps_per_second"] > 0
+    assert written["mode"] == "distributed"
+    assert written["cluster"]["num_workers"] in (2, 4)
+    assert until(lambda: not list(processes_with(str(tmp_path)))), "a run was left"
+    refused = hosts.run("hub", "srun", "--nodes=2", "--ntasks-per-node=2", *tune, check=False)
+    assert refused.returncode == 2
+    assert "has started 2 processes on a host; start one on each, as: srun" in refused.stderr
