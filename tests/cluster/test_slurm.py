@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,17 @@ def wait(condition: Any, run: Path) -> None:
 
 
 def resume_now(hosts: Hosts, run: Path, job: str) -> None:
-    """Slurm lets a requeued job wait for two minutes; an administrator may shorten that."""
+    """Slurm lets a requeued job wait for two minutes; an administrator may shorten that, but not to nothing: slurmd
+    compares whole seconds, and refuses a start in the second of the job's last end ("already killed").
+    """
     wait(lambda: state_of(hosts, job) == "PENDING", run)
+    wait(lambda: not list(processes_with(str(run))), run)
+    earliest = time.time() + 2
 
     def has_started() -> bool:
         """Asks again: until the job before it is cleaned up, Slurm may set the time or hold the job anew."""
+        if time.time() < earliest:
+            return False
         for request in (("release", job), ("update", f"JobId={job}", "StartTime=now")):
             hosts.run("hub", "scontrol", *request, check=False)
         return state_of(hosts, job) != "PENDING"
