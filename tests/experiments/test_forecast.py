@@ -27,7 +27,7 @@ WORK = Workload(
     rollout_bytes_per_env=2**20,
     total_steps=3_600_000,
     total_seconds=None,
-    is_helped=False,
+    has_one_rank=False,
 )
 LOCAL = Network(1e-4, 1e9)
 ONE_RANK = Measured(
@@ -80,6 +80,11 @@ def test_there_are_no_more_ranks_than_environments_and_the_rank_with_most_of_the
     assert uneven.compute_share * 1000 / uneven.steps_per_second == pytest.approx(10 / 4 * (2 / 1.5))
 
 
+def test_a_run_that_has_one_rank_on_a_node_is_forecast_with_one_that_has_all_its_threads() -> None:
+    one = forecast(ONE_RANK._replace(num_cores=2), WORK._replace(has_one_rank=True), 1, 32, LOCAL)
+    assert (one.ranks, one.threads_per_rank, one.network_share) == (1, 32, 0.0)
+
+
 def test_what_ranks_waited_beyond_the_exchange_is_their_spread() -> None:
     exchange = exchange_seconds(WORK, 2, LOCAL)
     two = ONE_RANK._replace(num_ranks=2, num_cores=2, sync_seconds=(1.0 + exchange,) * 4)
@@ -113,7 +118,7 @@ def test_a_measured_run_with_fewer_steps_and_environments_is_scaled() -> None:
 
 
 def test_actors_grow_with_the_cores_of_a_node_and_so_does_their_memory() -> None:
-    helped = WORK._replace(is_helped=True)
+    helped = WORK._replace(has_one_rank=True)
     # On 2 cores a learner and an actor, 0.5 GB each; 8 cores have a learner and 4 actors.
     measured = ONE_RANK._replace(workload=helped, num_cores=2, num_helpers=1)
     assert forecast(measured, helped, 1, 8, LOCAL).memory_gb_per_node == pytest.approx(5 * 0.5 + 0.0625)

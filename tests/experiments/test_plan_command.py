@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rlcluster.experiments.planning import workload_of
+from rlcluster.experiments.planning import refuse_other_work, workload_of
 from rlcluster.experiments.predictions import track_record
+from rlcluster.runs.reader import read_run
 from rlcluster.settings.loading import load_settings
+from rlcluster.system.errors import UserError
 
-from conftest import CARTPOLE, flags, rlcluster, train
+from conftest import CARTPOLE, flags, rlcluster, train, write_run
 
 
 def test_the_workload_of_ppo_is_one_exchange_per_minibatch() -> None:
@@ -69,7 +71,30 @@ def test_a_forecast_from_a_run_is_written_and_a_later_run_records_its_outcome(
     )
 
 
-def test_many_nodes_of_a_sequential_run_are_refused() -> None:
-    result = rlcluster("plan", "ppo", "--nodes", "1,4")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--nodes", "1,4"), "--nodes 4: mode sequential uses one; use --mode distributed"),
+        (
+            ("--cores-per-node", "32"),
+            "--cores-per-node 32: mode sequential is one process and uses the cores of its threads; leave it out, or "
+            "use --mode parallel",
+        ),
+    ],
+)
+def test_nodes_and_cores_that_a_sequential_run_cannot_use_are_refused(given: tuple[str, str], message: str) -> None:
+    result = rlcluster("plan", "ppo", *given)
     assert result.returncode == 2
-    assert "--nodes 4: mode sequential uses one; use --mode distributed" in result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(("mode", "is_one"), [("sequential", True), ("parallel", False)])
+def test_a_sequential_run_has_one_rank(mode: str, is_one: bool) -> None:
+    assert workload_of(load_settings("ppo", mode, None, {"env.name": "CartPole-v1"}), None).has_one_rank is is_one
+
+
+def test_a_run_of_many_ranks_says_nothing_about_a_sequential_one(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", {"mode": "parallel", "policy.network": "impala"}, [1.0]))
+    with pytest.raises(UserError, match="it has mode=parallel instead of sequential; give a run with the same"):
+        refuse_other_work(load_settings("ppo", "sequential"), run)
+    refuse_other_work(load_settings("ppo", "distributed"), run)

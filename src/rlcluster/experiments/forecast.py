@@ -43,7 +43,7 @@ class Workload(NamedTuple):
     rollout_bytes_per_env: float
     total_steps: int | None  # the budget, if it is one of steps
     total_seconds: float | None  # ... or of time
-    is_helped: bool  # ranks lead actors or workers: one rank per node
+    has_one_rank: bool  # on each node: it is sequential, or leads actors or workers
 
 
 class Measured(NamedTuple):
@@ -118,7 +118,7 @@ def forecast(measured: Measured, workload: Workload, nodes: int, cores_per_node:
 def layout(measured: Measured, workload: Workload, nodes: int, cores_per_node: int) -> tuple[int, int]:
     """Ranks and threads of each: as on the measured node, and no more ranks than environments."""
     per_node = max(1, round(measured.num_ranks * cores_per_node / measured.num_cores))
-    if workload.is_helped:
+    if workload.has_one_rank:
         per_node = 1
     ranks = min(nodes * per_node, workload.num_envs)
     return ranks, max(1, nodes * cores_per_node // ranks)

@@ -62,8 +62,8 @@ class PlanRequest(NamedTuple):
 def plan_command(request: PlanRequest) -> int:
     """Prints and writes the forecast; returns the exit code."""
     settings = load_settings(*request.source, dict(request.flags))
-    if settings.mode == "sequential" and max(request.nodes) > 1:
-        raise UserError(f"--nodes {max(request.nodes)}: mode sequential uses one; use --mode distributed")
+    if settings.mode == "sequential":
+        _refuse_what_one_process_cannot_use(request)
     placement = launched()
     with StopRequest(ignores_second_signal=True) as stop:
         between = None
@@ -84,7 +84,7 @@ def plan_command(request: PlanRequest) -> int:
     cores_per_node = request.cores_per_node or measured.num_cores
     name, network = _network(request.interconnect, local, between)
     forecasts = [forecast(measured, workload, nodes, cores_per_node, network) for nodes in sorted(set(request.nodes))]
-    best = nodes_that_pay(measured, workload, cores_per_node, network)
+    best = 1 if settings.mode == "sequential" else nodes_that_pay(measured, workload, cores_per_node, network)
     remember(settings, str(run.settings.policy.network), forecasts)
     say(_table(forecasts))
     if settings.mode != "sequential":
@@ -93,6 +93,16 @@ def plan_command(request: PlanRequest) -> int:
     if request.json is not None:
         _write_figures(request.json, (best, local, name, network), forecasts)
     return 0
+
+
+def _refuse_what_one_process_cannot_use(request: PlanRequest) -> None:
+    if max(request.nodes) > 1:
+        raise UserError(f"--nodes {max(request.nodes)}: mode sequential uses one; use --mode distributed")
+    if request.cores_per_node is not None:
+        raise UserError(
+            f"--cores-per-node {request.cores_per_node}: mode sequential is one process and uses the cores of its "
+            "threads; leave it out, or use --mode parallel"
+        )
 
 
 def _write_figures(file: Path, found: tuple[int, Network, str, Network], forecasts: list[Forecast]) -> None:
@@ -138,15 +148,18 @@ def workload_of(settings: Settings, network: str | None) -> Workload:
         rollout_bytes_per_env=_rollout_bytes(settings, spec),
         total_steps=_budget_in_steps(settings),
         total_seconds=settings.training.duration,
-        is_helped=helpers is not None,
+        has_one_rank=settings.mode == "sequential" or helpers is not None,
     )
 
 
 def refuse_other_work(settings: Settings, run: RecordedRun) -> None:
-    """A measured run of another kind says nothing about this one. Only its number of steps may differ."""
+    """A measured run of another kind says nothing about this one. Only its number of steps may differ. A run of many
+    ranks says nothing about one process; that of one process is what the model divides among ranks.
+    """
 
     def kind(of: Settings, network: str | None) -> dict[str, Any]:
         return {
+            **({"mode": of.mode} if settings.mode == "sequential" else {}),
             "algorithm": of.algorithm,
             "env.name": of.env.name,
             "env.frame_stack": of.env.frame_stack,
