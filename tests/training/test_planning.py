@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import Placement
-from rlcluster.training.introduction import cores_line
+from rlcluster.training.introduction import PACKAGE, Convolutions, code_version, cores_line
 from rlcluster.training.planning import agree_on_plan, measure
 from rlcluster.training.train import _warn_of_too_many_threads
 
@@ -87,6 +88,58 @@ def test_ranks_with_other_settings_or_other_code_are_found_on_all_ranks() -> Non
     assert on_ranks(2, introduce_with, [7, 8], ["a", "a"], True) == ["seed 7"] * 2, "rank 0 alone reads the run"
     code = "rank 1 on n1 runs b, but rank 0 on n0 runs a; install the same version on all machines"
     assert on_ranks(2, introduce_with, [7, 7], ["a", "b"], False) == [code] * 2
+
+
+@pytest.mark.parametrize("name", ["training/train.py", "native/thread_pool.cpp", "native/impala_winograd.hpp"])
+def test_the_code_version_changes_with_every_kind_of_source(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.parent.mkdir()
+    file.write_text("one")
+    before = code_version(tmp_path)
+    file.write_text("two")
+    assert code_version(tmp_path) != before
+
+
+def test_no_other_kind_of_source_is_in_the_package() -> None:
+    assert {file.suffix for file in (PACKAGE / "networks" / "kernels" / "native").iterdir()} == {".cpp", ".hpp"}
+
+
+def compare_kernels_with(ranks: Ranks, own: list[Convolutions]) -> tuple[str, list[str]]:
+    """Each rank on a machine of its own: (error, warnings)."""
+    from rlcluster.training import introduction
+
+    warnings: list[str] = []
+    introduction.warn = warnings.append
+    ranks.placement = ranks.placement._replace(node=ranks.rank, host=f"n{ranks.rank}")
+    try:
+        introduction.compare_convolutions(own[ranks.rank], ranks)
+    except UserError as error:
+        return str(error), warnings
+    return "", warnings
+
+
+def test_ranks_with_and_without_kernels_or_with_another_library_are_refused_on_all_ranks() -> None:
+    ours, torchs = Convolutions("avx2", "aa"), Convolutions("torch", "")
+    mixed = (
+        "rank 1 on n1 has kernels=torch, but rank 0 on n0 has kernels=avx2; compile the kernels on all machines (make "
+        "clean setup), or use --kernels torch"
+    )
+    assert on_ranks(2, compare_kernels_with, [ours, torchs]) == [(mixed, [])] * 2
+    library = (
+        "rank 1 on n1 has another libkernels.so (bb) than rank 0 on n0 (aa): other sources or another compiler; "
+        "install the same file on all machines, or use --kernels torch"
+    )
+    assert on_ranks(2, compare_kernels_with, [ours, Convolutions("avx2", "bb")]) == [(library, [])] * 2
+
+
+def test_another_instruction_set_is_warned_of_once() -> None:
+    warning = (
+        "rank 1 on n1 has kernels=avx2, but rank 0 on n0 has kernels=avx512: their results differ by rounding, so "
+        "the run is repeatable to the bit only on the same machines in the same order"
+    )
+    own = [Convolutions(name, "aa") for name in ("avx512", "avx2")]
+    assert on_ranks(2, compare_kernels_with, own) == [("", [warning]), ("", [])]
+    assert on_ranks(2, compare_kernels_with, [Convolutions("torch", "")] * 2) == [("", [])] * 2
 
 
 def test_a_rank_says_its_cores_and_what_is_unfavourable_about_them() -> None:

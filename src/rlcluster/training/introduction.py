@@ -1,11 +1,13 @@
 """What ranks tell each other once they have joined, before anything is decided: host, cores, code and settings. Ranks
-that would not compute the same thing are found here, on all ranks, with their host.
+that would not compute the same thing are found here, on all ranks, with their host. The kernels follow once the
+network is known.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +15,19 @@ import torch
 
 import rlcluster
 from rlcluster.exchange.ranks import Ranks
+from rlcluster.networks.kernels.build import LIBRARY
 from rlcluster.plan import Peers, peers_of
 from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores
+from rlcluster.system.console import warn
 from rlcluster.system.cores import Cores, number_ranges
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import Placement
 from rlcluster.training.planning import cores_from
+
+PACKAGE = Path(rlcluster.__file__).parent
+SOURCES = ("*.py", "*.hpp", "*.cpp")
 
 
 class Agreed(NamedTuple):
@@ -58,13 +65,66 @@ def _read(part: bytes) -> _Introduction:
     return _Introduction(Placement(*placement), cores_from(observed), *rest)
 
 
-def code_version() -> str:
+def code_version(folder: Path = PACKAGE) -> str:
     """Version, hash of the package's source, and torch: ranks with the same compute the same."""
+    sources = sorted(file for kind in SOURCES for file in folder.rglob(kind))
+    digest = _digest(part for file in sources for part in (str(file.relative_to(folder)).encode(), file.read_bytes()))
+    return f"rlcluster {rlcluster.__version__} ({digest}), torch {torch.__version__}"
+
+
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.blake2b(digest_size=6)
-    folder = Path(rlcluster.__file__).parent
-    for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.h"), *folder.rglob("*.cpp")]):
-        digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
-    return f"rlcluster {rlcluster.__version__} ({digest.hexdigest()}), torch {torch.__version__}"
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+class Convolutions(NamedTuple):
+    """What computes a rank's convolutions."""
+
+    kernels: str  # the instruction set of ours, or torch
+    library: str  # hash of the compiled file; empty with torch
+
+    @classmethod
+    def of(cls, kernels: str) -> Convolutions:
+        return cls(kernels, "" if kernels == "torch" else _digest([LIBRARY.read_bytes()]))
+
+
+class _Convolver(NamedTuple):
+    placement: Placement
+    convolutions: Convolutions
+
+    def __str__(self) -> str:
+        return f"{_name(self.placement)} has kernels={self.convolutions.kernels}"
+
+
+def compare_convolutions(own: Convolutions, ranks: Ranks) -> None:
+    """Called once by every rank. Raises the same UserError on all ranks if they have not the same library. Processors
+    may differ in their instruction sets: rank 0 warns of that.
+    """
+    parts = [json.loads(part) for part in ranks.gather_bytes([json.dumps((ranks.placement, own)).encode()])]
+    first, *others = [_Convolver(Placement(*placement), Convolutions(*one)) for placement, one in parts]
+    for other in others:
+        _refuse_other_library(first, other)
+    unlike = [other for other in others if other.convolutions != first.convolutions]
+    if unlike and ranks.rank == 0:
+        warn(
+            f"{unlike[0]}, but {first}: their results differ by rounding, so the run is repeatable to the bit only on "
+            "the same machines in the same order"
+        )
+
+
+def _refuse_other_library(first: _Convolver, other: _Convolver) -> None:
+    library, others = first.convolutions.library, other.convolutions.library
+    if bool(library) != bool(others):
+        raise UserError(
+            f"{other}, but {first}; compile the kernels on all machines (make clean setup), or use --kernels torch"
+        )
+    if library != others:
+        raise UserError(
+            f"{_name(other.placement)} has another libkernels.so ({others}) than {_name(first.placement)} ({library}): "
+            "other sources or another compiler; install the same file on all machines, or use --kernels torch"
+        )
 
 
 def _refuse_other_code(first: _Introduction, other: _Introduction) -> None:

@@ -223,13 +223,14 @@ def _train_on_rank(
     from rlcluster import environments
     from rlcluster.networks import policy
     from rlcluster.runs.reader import read_summary
-    from rlcluster.training.introduction import cores_line
+    from rlcluster.training.introduction import Convolutions, compare_convolutions, cores_line
     from rlcluster.training.planning import agree_on_plan
     from rlcluster.training.restoring import refuse_unrestorable
 
     spec = environments.describe(settings.env)
     network = policy.choose_network(settings.policy, spec)
     kernels = policy.kernels_of(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
+    compare_convolutions(Convolutions.of(kernels), ranks)
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
     _refuse_before_the_run_exists(settings, start, ranks)
