@@ -302,11 +302,15 @@ def test_torch_leaves_the_cores_of_the_actors_alone(
     assert without_kernels.torch_threads == threads  # it has no other threads
 
 
-def test_cores_on_one_machine_are_never_more_than_it_may_use() -> None:
+def test_cores_of_a_run_are_never_more_than_its_machines_may_use() -> None:
     flags = {"parallel.num_workers": 3, "hardware.num_threads": 4}
     assert plan_for(settings_for("impala", "parallel", **flags), FOUR).num_cores == 4
     flags = {"parallel.num_workers": 2, "parallel.workers_per_rank": 1, "hardware.num_threads": 2}
-    assert plan_for(settings_for("impala", "distributed", **flags), FOUR).num_cores == 2 * (2 + 1)
+    distributed = settings_for("impala", "distributed", **flags)
+    assert plan_for(distributed, FOUR).num_cores == 4  # both ranks are on one machine
+    placements = [Placement(rank, 2, 0, 1, node=rank) for rank in range(2)]
+    apart = resolve(distributed, [RankInputs(FOUR, placement) for placement in placements])
+    assert apart.num_cores == 2 * (2 + 1)
 
 
 def test_only_an_open_split_between_actors_and_learner_needs_rates() -> None:

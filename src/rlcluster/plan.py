@@ -109,11 +109,14 @@ class Plan(NamedTuple):
 
     @property
     def num_cores(self) -> int:
-        """Cores that the run keeps busy; on one machine no more than it may use."""
-        threads = sum(sum(self.learners(rank)) for rank in range(self.world_size))
-        if not self.learns_in_helpers:
-            threads += sum(helper.threads for rank in self.ranks for helper in rank.helpers)
-        return threads if self.mode == "distributed" else min(threads, self.ranks[0].cores_allowed)
+        """Cores that the run keeps busy; on each machine no more than it may use, which its ranks share."""
+        shares = (rank.cores_allowed / rank.num_peers for rank in self.ranks)
+        return round(sum(map(min, map(self.num_threads, range(self.world_size)), shares)))
+
+    def num_threads(self, rank: int) -> int:
+        """Of a rank with its helpers."""
+        actors = () if self.learns_in_helpers else self.ranks[rank].helpers
+        return sum(self.learners(rank)) + sum(actor.threads for actor in actors)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; includes the derived properties."""
