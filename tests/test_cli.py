@@ -448,3 +448,16 @@ def test_the_exit_code_of_an_error_reaches_the_shell():
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     expected = "rlcluster: error: env.num_envs=0: input should be greater than or equal to 1\n"
     assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
+
+
+def test_the_outcome_of_a_forecast_is_that_of_the_machines_the_run_had(tmp_path, monkeypatch):
+    from rlcluster.experiments import predictions
+    from rlcluster.training import progress, train
+
+    recorded = []
+    result = train.TrainingResult(tmp_path, {"world_size": 7}, None, num_nodes=4)
+    monkeypatch.setattr(train, "train", lambda *_: result)
+    monkeypatch.setattr(predictions, "record_outcome", lambda *arguments: recorded.append(arguments))
+    monkeypatch.setattr(progress, "training_summary", lambda *_: "")
+    assert main(["train", "ppo", "--env", "CartPole-v1"]) == 0
+    assert recorded == [(tmp_path, {"world_size": 7}, 4)]

@@ -86,9 +86,7 @@ def _train(options: argparse.Namespace) -> int:
     if result.summary:
         from rlcluster.experiments.predictions import record_outcome
 
-        placement = launched()
-        nodes = placement.world_size // placement.local_world_size if placement else 1
-        record_outcome(result.run, result.summary, nodes)
+        record_outcome(result.run, result.summary, result.num_nodes)
         say(training_summary(result.summary, str(result.run)))
         if result.signal_number is not None:
             say(f"stopped by a signal; continue with: rlcluster train --resume --output-dir {result.run}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import Placement
-from rlcluster.training.introduction import PACKAGE, Convolutions, code_version, cores_line
+from rlcluster.system.slurm_step import tasks_per_node
+from rlcluster.training.introduction import PACKAGE, Convolutions, code_version, cores_line, introduce
 from rlcluster.training.planning import agree_on_plan, measure
 from rlcluster.training.train import _warn_of_too_many_threads
 
@@ -88,6 +91,32 @@ def test_ranks_with_other_settings_or_other_code_are_found_on_all_ranks() -> Non
     assert on_ranks(2, introduce_with, [7, 8], ["a", "a"], True) == ["seed 7"] * 2, "rank 0 alone reads the run"
     code = "rank 1 on n1 runs b, but rank 0 on n0 runs a; install the same version on all machines"
     assert on_ranks(2, introduce_with, [7, 7], ["a", "b"], False) == [code] * 2
+
+
+class Launched(Ranks):
+    """The ranks of a launcher as rank 0 sees them, with the same cores, code and settings."""
+
+    def __init__(self, placements: list[Placement]) -> None:
+        super().__init__()
+        self.placement, self._placements = placements[0], placements
+
+    def gather_bytes(self, parts: Sequence[bytes]) -> list[bytes]:
+        _, *rest = json.loads(parts[0])
+        return [json.dumps([placement, *rest]).encode() for placement in self._placements]
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [("2(x3),1", 4), ("2,1", 2), ("1,2(x3)", 4), ("3", 1), ("1(x2)", 2), ("1", 1)]
+)
+def test_machines_are_counted_by_the_ranks_that_are_on_them(layout: str, expected: int) -> None:
+    counts = tasks_per_node(layout)
+    nodes = [(node, local) for node, count in enumerate(counts) for local in range(count)]
+    placements = [
+        Placement(rank, sum(counts), local, counts[node], node=node, host=f"n{node}")
+        for rank, (node, local) in enumerate(nodes)
+    ]
+    settings = load_settings("ppo", "distributed", flags={"env.name": "CartPole-v1"})
+    assert introduce(settings, False, Launched(placements)).num_nodes == expected
 
 
 @pytest.mark.parametrize("name", ["training/train.py", "native/thread_pool.cpp", "native/impala_winograd.hpp"])

@@ -35,6 +35,7 @@ class Agreed(NamedTuple):
 
     settings: Settings  # rank 0's apply everywhere
     peers: Peers
+    num_nodes: int  # machines that have ranks: launchers may start more on one than on another
 
 
 class _Introduction(NamedTuple):
@@ -57,7 +58,8 @@ def introduce(settings: Settings, resume: bool, ranks: Ranks) -> Agreed:
         for other in everyone[1:]:
             _refuse_other_settings(chosen, other)
     peers = peers_of([(one.placement, one.cores) for one in everyone])
-    return Agreed(chosen, peers[ranks.rank])
+    nodes = {(one.placement.node, one.placement.host) for one in everyone}
+    return Agreed(chosen, peers[ranks.rank], len(nodes))
 
 
 def _read(part: bytes) -> _Introduction:

@@ -36,6 +36,7 @@ class TrainingResult(NamedTuple):
     run: Path
     summary: dict[str, Any]  # empty on ranks other than the first
     signal_number: int | None  # the signal that stopped the run before its budget was spent
+    num_nodes: int = 1  # machines that have ranks
 
 
 class Start(NamedTuple):
@@ -196,7 +197,7 @@ def _join_and_train(
     ranks = (
         Ranks() if placement.world_size == 1 else join_group(placement, settings.parallel.timeout_seconds, rendezvous)
     )
-    settings, peers = introduce(settings, start.resume, ranks)
+    settings, peers, num_nodes = introduce(settings, start.resume, ranks)
     settings = _with_initial_file(settings, start, ranks)
     cores.limit_threads(share_of_rank(settings, cores.observe(), peers).threads)
     max_restarts = ranks.broadcast(str(placement.max_restarts).encode() if placement.rank == 0 else None)
@@ -204,7 +205,7 @@ def _join_and_train(
     if placement.world_size > 1:
         is_asked = bool(ranks.broadcast(bytes([callbacks.is_asked]) if placement.rank == 0 else None)[0])
         callbacks = callbacks if placement.rank == 0 else Silent(is_asked)
-    return _train_on_rank(settings, start, ranks, stop, callbacks)
+    return _train_on_rank(settings, start, ranks, stop, callbacks)._replace(num_nodes=num_nodes)
 
 
 def _with_initial_file(settings: Settings, start: Start, ranks: Ranks) -> Settings:
