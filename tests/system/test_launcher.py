@@ -94,7 +94,12 @@ def test_a_loopback_address_is_replaced_by_the_only_network_on_the_first_machine
 
 
 @pytest.mark.parametrize(
-    ("placement", "more"), [(Placement(1, 2, 0, 1), {}), (Placement(0, 2, 0, 1), {"ib0": "10.9.0.5"})]
+    ("placement", "more"),
+    [
+        (Placement(1, 2, 0, 1), {}),
+        (Placement(1, 3, 0, 2, node=1), {}),  # rank 0's machine has one rank
+        (Placement(0, 2, 0, 1), {"ib0": "10.9.0.5"}),
+    ],
 )
 def test_a_loopback_address_is_refused_on_another_machine_or_with_several_networks(
     placement: Placement, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -109,6 +114,27 @@ def test_an_unknown_interface_is_named_with_those_there_are(monkeypatch: pytest.
     monkeypatch.setenv(INTERFACE_VARIABLE, "ib0")
     with pytest.raises(UserError, match=r"GLOO_SOCKET_IFNAME=ib0: .* has no interface ib0 .* it has eth0, lo"):
         prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
+
+
+@pytest.mark.parametrize("given", ["lo", "eth0,lo"])
+def test_loopback_is_refused_as_the_interface_between_machines(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5", ib0="10.9.0.5")
+    monkeypatch.setenv(INTERFACE_VARIABLE, given)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.5")
+    message = (
+        rf"{INTERFACE_VARIABLE}={given}: lo reaches this machine alone, but rank 0 of 2 has peers on other machines"
+    )
+    with pytest.raises(UserError, match=message + "; use one of: eth0, ib0"):
+        prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
+
+
+def test_loopback_is_kept_where_all_ranks_are_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces(monkeypatch, lo="127.0.0.1", eth0="10.0.0.5")
+    monkeypatch.setenv(INTERFACE_VARIABLE, "lo")
+    prepare_network(Placement(0, 2, 0, 2), "10.0.0.5", 29500)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")  # two launchers on one machine: no other could reach this address
+    prepare_network(Placement(0, 2, 0, 1), "localhost", 29500)
+    assert launcher.os.environ[INTERFACE_VARIABLE] == "lo"
 
 
 def test_an_unknown_address_is_named() -> None:

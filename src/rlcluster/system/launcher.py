@@ -115,6 +115,8 @@ def prepare_network(placement: Placement, master_addr: str, master_port: int) ->
     os.environ.setdefault("MASTER_PORT", str(master_port))
     if INTERFACE_VARIABLE in os.environ:
         _refuse_unknown_interface(os.environ[INTERFACE_VARIABLE])
+        if placement.spans_machines and not _is_loopback(os.environ["MASTER_ADDR"]):
+            _refuse_loopback_interface(placement, os.environ[INTERFACE_VARIABLE])
     else:
         os.environ[INTERFACE_VARIABLE] = (
             _interface(placement, os.environ["MASTER_ADDR"]) if placement.spans_machines else LOOPBACK
@@ -155,13 +157,34 @@ def _refuse_unknown_interface(name: str) -> None:
         )
 
 
+def _refuse_loopback_interface(placement: Placement, name: str) -> None:
+    """Other machines would connect to themselves, and wait until the time to join is over."""
+    loopback = {interface for interface, address in _addresses() if _is_loopback(address)}
+    wrong = [one for one in name.split(",") if one in loopback]
+    if wrong:
+        others = sorted({interface for interface, _ in _addresses()} - loopback)
+        raise UserError(
+            f"{INTERFACE_VARIABLE}={name}: {wrong[0]} reaches this machine alone, but rank {placement.rank} of "
+            f"{placement.world_size} has peers on other machines; use one of: {', '.join(others) or 'no network found'}"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    """Of an address as it is written: a host's own name may be resolved to loopback on that host alone."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
 def _interface(placement: Placement, master_addr: str) -> str:
     """The network interface that reaches rank 0; on rank 0's machine, its only external one."""
     own_address = _address_towards(master_addr)
-    if not ipaddress.ip_address(own_address).is_loopback:
+    if not _is_loopback(own_address):
         return next(name for name, address in _addresses() if address == own_address)
-    others = sorted({name for name, address in _addresses() if not ipaddress.ip_address(address).is_loopback})
-    if placement.rank >= placement.local_world_size or len(others) != 1:
+    others = sorted({name for name, address in _addresses() if not _is_loopback(address)})
+    is_elsewhere = placement.node > 0 or placement.rank >= placement.local_world_size  # than rank 0
+    if is_elsewhere or len(others) != 1:
         raise UserError(
             f"MASTER_ADDR={master_addr} resolves to this machine ({own_address}), but rank {placement.rank} of "
             f"{placement.world_size} has peers on other machines; give an address of rank 0 that they can reach, or "
