@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -217,6 +218,46 @@ def test_jobs_wait_for_arrays_by_the_names_that_pbs_gives_them() -> None:
     assert torque.submit_command("job.sh", None, after)[2] == "depend=afterany:7,afteranyarray:41[]:42[]"
     assert torque.submit_command("job.sh", None, after[1:])[2] == "depend=afteranyarray:41[]:42[]"
     assert pbs.submit_command("job.sh", Array(1, 5), []) == ["qsub", "-v", "RLCLUSTER_TASK=0", "job.sh"], "no array"
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "torque"])
+@pytest.mark.parametrize("job", ["12_3", "12;ls", "server.12", "12[", "12:13", "afterany:12"])
+def test_a_job_to_wait_for_needs_an_id_of_the_scheduler(
+    scheduler: str, job: str, stubs: Path, say: Callable[..., Said]
+) -> None:
+    command = ["submit", "--dry-run", "--scheduler", scheduler, "--time", "1h", "--after", job, "--", "train", "ppo"]
+    refused = say(*command)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert f"should be the id of a job of {scheduler}, as 12, 12[] or 12.server" in refused.err
+    assert not (stubs / "calls").exists()
+
+
+@pytest.mark.parametrize("job", ["12", "12[]", "12[3]", "12.server-1.cluster.org", "12[].server"])
+def test_a_job_to_wait_for_may_be_of_an_array_and_name_its_server(
+    job: str, stubs: Path, say: Callable[..., Said]
+) -> None:
+    command = ["submit", "--dry-run", "--time", "1h", "--after", job, "--scheduler"]
+    shown = shlex.quote(f"depend=afterany:{job}")
+    assert f"# qsub -W {shown} " in say(*command, "pbs", "--", "train", "ppo").out
+    kind = "afteranyarray" if "[]" in job else "afterany"
+    shown = shlex.quote(f"depend={kind}:{job}")
+    assert f"# qsub -W {shown} " in say(*command, "torque", "--", "train", "ppo").out
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "torque"])
+def test_a_quality_of_service_is_refused_with_the_way_to_ask_for_it(
+    scheduler: str, stubs: Path, tmp_path: Path, say: Callable[..., Said]
+) -> None:
+    training = ["--dry-run", "--time", "1h", "--", "train", "ppo", "--output-dir", str(tmp_path / "run")]
+    refused = say("submit", "--scheduler", scheduler, "--qos", "high", *training)
+    assert refused.err == (
+        "rlcluster: error: submit: qos=high is a flag of Slurm; on PBS give the flag that your site has for it, as "
+        "--scheduler-arg='-l qos=high'\n"
+    )
+    assert refused.code == 2
+    given = say("submit", "--scheduler", scheduler, "--scheduler-arg=-l qos=high", *training)
+    assert "#PBS -l qos=high\n" in given.out
+    assert not (stubs / "calls").exists()
 
 
 def test_a_suite_is_an_array_and_a_report_that_waits_for_it_and_both_are_cancelled(

@@ -129,6 +129,10 @@ def stub(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) ->
         (["--", "suite", str(CONFIGS / "suite_quick.yaml"), "--jobs", "2"], "only --output-dir and --only; for cells"),
         (["--", "suite", str(CONFIGS / "suite_quick.yaml"), "--only", "nosuch"], "--only nosuch"),
         (["--", "evaluate"], "give the command after --"),
+        (["--after", "7:8", "--", "train", "ppo"], "--after='7:8': should be the id of a job of slurm, as 12 or"),
+        (["--after", "12[3]", "--", "train", "ppo"], "--after='12[3]': should be the id of a job of slurm"),
+        (["--after", "", "--", "train", "ppo"], "--after='': should be the id of a job of slurm"),
+        (["--after", "7\n8", "--", "suite", str(CONFIGS / "suite_quick.yaml")], "--after='7\\n8': should be"),
     ],
 )
 def test_what_cannot_work_is_refused_before_it_is_submitted(
@@ -152,6 +156,11 @@ def test_a_dry_run_prints_the_script_and_the_command_and_does_nothing(
     assert f"train ppo --env starpilot --output-dir {run} --mode distributed --in-job --output-dir {run} &" in output
     assert f"# sbatch --parsable --dependency=afterany:7 {run}/jobs/next-train.sh" in output
     assert not run.exists()
+
+
+def test_a_task_of_an_array_can_be_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit("--after", "12_3", "--", "train", "ppo", "--output-dir", str(tmp_path / "run")) == 0
+    assert "# sbatch --parsable --dependency=afterany:12_3 " in capsys.readouterr().out
 
 
 def test_a_dry_run_of_a_suite_shows_what_the_report_waits_for_and_which_cells_are_chosen(

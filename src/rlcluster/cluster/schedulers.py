@@ -50,6 +50,8 @@ class Scheduler(ABC):
 
     name: SchedulerName
     template: str
+    ids: str  # regular expression of a job to wait for
+    examples_of_ids: str
 
     @abstractmethod
     def directives(self, name: str, job: JobSettings) -> list[str]:
@@ -73,6 +75,13 @@ class Scheduler(ABC):
     def largest_array(self) -> int:
         return DEFAULT_ARRAY_SIZE
 
+    def refuse_other_id(self, job: str) -> None:
+        """A typing error in an id would be a job that never starts, or that does not wait."""
+        if not re.fullmatch(self.ids, job, re.ASCII):
+            raise UserError(
+                f"submit: --after={job!r}: should be the id of a job of {self.name}, as {self.examples_of_ids}"
+            )
+
     def submit(self, command: Sequence[str]) -> str:
         """Returns the id of the new job."""
         return self.id_of(call(command))
@@ -83,6 +92,8 @@ class Slurm(Scheduler):
 
     name: SchedulerName = "slurm"
     template = "slurm.sh"
+    ids = r"\d+(_\d+)?"
+    examples_of_ids = "12 or, a task of an array, 12_3"
 
     def directives(self, name: str, job: JobSettings) -> list[str]:
         given = {
@@ -140,11 +151,18 @@ class Pbs(Scheduler):
 
     name: SchedulerName = "pbs"
     template = "pbs.sh"
+    ids = r"\d+(\[\d*\])?(\.[\w.-]+)?"
+    examples_of_ids = "12, 12[] or 12.server"
     array_flag = "-J"
 
     def directives(self, name: str, job: JobSettings) -> list[str]:
         if job.time is None:
             raise UserError("submit: PBS gives no signal before the wall time, so the run must know it: give --time 4h")
+        if job.qos is not None:
+            raise UserError(
+                f"submit: qos={job.qos} is a flag of Slurm; on PBS give the flag that your site has for it, as "
+                f"--scheduler-arg='-l qos={job.qos}'"
+            )
         flags = [
             "-S /bin/bash",  # else the user's login shell, which may be another one, reads the script
             f"-N {name[:230]}",
@@ -204,7 +222,7 @@ class Torque(Pbs):
     def dependency(self, after: Sequence[str]) -> str:
         kinds: dict[str, list[str]] = {"afterany": [], "afteranyarray": []}
         for job in after:
-            kinds["afteranyarray" if job.endswith("[]") else "afterany"].append(job)
+            kinds["afteranyarray" if "[]" in job else "afterany"].append(job)
         return ",".join(":".join([kind, *jobs]) for kind, jobs in kinds.items() if jobs)
 
 

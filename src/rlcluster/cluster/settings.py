@@ -71,7 +71,7 @@ class JobSettings(Section):
     save_before: Duration = Field(3 / 60, description="time before the limit at which the run saves and stops (3m)")
     partition: Word | None = Field(None, description="partition (Slurm) or queue (PBS)")
     account: Word | None = Field(None, description="account or project")
-    qos: Word | None = Field(None, description="quality of service (Slurm)")
+    qos: Word | None = Field(None, description="quality of service (Slurm alone)")
     mail: Word | None = Field(None, description="address to write to when the job ends or fails")
     scheduler_args: Annotated[tuple[Annotated[str, AfterValidator(_argument)], ...], BeforeValidator(_listed)] = Field(
         (), description="further flags of the scheduler"

@@ -12,6 +12,7 @@ from rlcluster.cluster.jobs import active_jobs
 from rlcluster.cluster.schedulers import Array, Scheduler, SchedulerError, choose_scheduler
 from rlcluster.cluster.script import FINAL_CODES_OF_A_TASK, Work, make_script
 from rlcluster.cluster.settings import JobSettings
+from rlcluster.experiments.predictions import Processes, record_forecast
 from rlcluster.experiments.suite import PendingCell, pending_cells
 from rlcluster.experiments.suite_plan import Suite
 from rlcluster.plan import refuse_idle_processes
@@ -41,17 +42,33 @@ def submit_training(submission: Submission, settings: Settings, arguments: Seque
     """`arguments` are those of `rlcluster train`; `settings` what they say."""
     files, job = RunFiles.of(settings), submission.job
     folder = files.path.absolute()
-    scheduler = choose_scheduler(job.scheduler)
+    scheduler = _scheduler(submission)
     _refuse_active(folder, scheduler)
     _refuse_training(folder, settings, job)
     work = Work(folder, files.checkpoints.absolute(), [*arguments, "--in-job", "--output-dir", str(folder)])
     submitter = _Submitter(submission, scheduler, folder)
     job_id = submitter.submit("train", work, after=submitter.first)
     if not submission.is_dry_run:
+        record_forecast(folder, settings, _processes(settings, job))
         resumes = ", which resumes its run" if has_checkpoint(folder) else ""
         say(f"submitted job {job_id}{resumes} -> {folder}")
         say(f"rlcluster status {shlex.quote(str(folder))}; rlcluster logs {shlex.quote(str(folder))} --follow")
     return 0
+
+
+def _scheduler(submission: Submission) -> Scheduler:
+    """The one that is asked for, which can wait for the job that is given."""
+    scheduler = choose_scheduler(submission.job.scheduler)
+    if submission.after is not None:
+        scheduler.refuse_other_id(submission.after)
+    return scheduler
+
+
+def _processes(settings: Settings, job: JobSettings) -> Processes:
+    """Those of a training that uses what its job asks for. A single task starts its ranks itself."""
+    own = settings.given_ranks or min(job.cores_per_rank, settings.env.num_envs)
+    ranks = job.world_size if job.world_size > 1 else own
+    return Processes(ranks, job.nodes, job.world_size * job.cores_per_rank)
 
 
 class SuitePart(NamedTuple):
@@ -80,7 +97,7 @@ def submit_suite(submission: Submission, part: SuitePart) -> int:
             f"submit: --nodes {job.nodes} --ranks-per-node {job.ranks_per_node}: a cell of a suite runs on one node "
             "and starts its own processes; give its cores with --cores-per-rank"
         )
-    scheduler = choose_scheduler(job.scheduler)
+    scheduler = _scheduler(submission)
     _refuse_active(part.folder, scheduler)
     tasks = packed(pending_cells(part.suite, part.folder, part.only))
     submitter = _Submitter(submission, scheduler, part.folder)
@@ -134,7 +151,7 @@ class _Submitter:
     @property
     def first(self) -> list[str]:
         """What has to end before the first job starts."""
-        return [self._submission.after] if self._submission.after else []
+        return [] if self._submission.after is None else [self._submission.after]
 
     def write_tasks(self, tasks: Sequence[list[str]]) -> Path:
         """The file of an array: a line for each task, with the names of its cells."""

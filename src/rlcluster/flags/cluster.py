@@ -19,10 +19,14 @@ SUBMIT_FLAGS = (  # name, metavar, help; as in the site file
     ("save-before", "3m", "time before the limit at which the run saves and stops (3m)"),
     ("partition", "P", "partition or queue"),
     ("account", "A", "account or project"),
-    ("qos", "Q", "quality of service"),
+    ("qos", "Q", "quality of service (Slurm; on PBS: --scheduler-arg)"),
     ("mail", "ADDRESS", "write to it when the job ends or fails"),
     ("max-requeues", "K", "how often a job may be started again (20)"),
     ("max-restarts", "K", "restarts of the ranks within a job, after a failure (1)"),
+)
+AFTER_HELP = (
+    "start when the job with this id has ended, however it ends. On PBS a job that saves before its limit goes on as a "
+    "new job, which is not waited for"
 )
 
 
@@ -48,7 +52,7 @@ def add_submit(commands: Any) -> None:
     parser.add_argument(
         "--template", type=path, metavar="FILE", help="a job script with placeholders, instead of our own"
     )
-    parser.add_argument("--after", metavar="JOB", help="start when this job has ended, however it ends")
+    parser.add_argument("--after", metavar="JOB", help=AFTER_HELP)
     parser.add_argument("--dry-run", action="store_true", help="print the script and the command, and do nothing")
 
 
