@@ -3,7 +3,7 @@
 RUN/config.yaml  plan.json  machine.json  run_state.json  benchmark_metrics.json  evaluation*.json  *.mp4
 RUN/profile.html  profile.json  trace.json  flame.svg  prediction.json  (with --profile; after `rlcluster plan`)
 RUN/checkpoints/ppo_sequential_step_*.pt  *_final.pt  *_best.pt         (or output.checkpoint_dir)
-RUN/logs/PPO_Sequential/metrics.jsonl  evaluations.jsonl               (or output.log_dir)
+RUN/logs/PPO_Sequential/metrics.jsonl  evaluations.jsonl  loggers.json (or output.log_dir)
 RUN/events.out.tfevents.*  evaluation/events.out.tfevents.*            (or output.log_dir)
 RUN/jobs/*.log  ID/job.sh  ID/job.json  ID/history.txt  ID/rank-0000.log        of `rlcluster submit`; also of a suite
 
@@ -36,6 +36,7 @@ PROFILE_FILE, PROFILE_PAGE, TRACE_FILE = "profile.json", "profile.html", "trace.
 FLAME_FILE = "flame.svg"  # of `rlcluster profile --flame`
 METRICS_FILE = "metrics.jsonl"
 INTERIM_FILE = "evaluations.jsonl"  # evaluations during training
+LOGGERS_FILE = "loggers.json"  # what Weights & Biases and MLflow call the run
 EVENT_FILE, EVENT_FILES = "events.out.tfevents.{}", "events.out.tfevents.*"
 EVALUATION_EVENTS_FOLDER = "evaluation"
 EVALUATION_FILE, EVALUATION_FILES = "evaluation.json", "evaluation*.json"  # of `rlcluster evaluate --json RUN/...`
@@ -91,9 +92,10 @@ def runs_below(folder: Path = RUNS_FOLDER) -> list[Path]:
 
 
 def refuse_occupied(path: Path, remedy: str) -> None:
-    """What is there stays as it is: an output directory is new or empty, except for its jobs."""
+    """What is there stays as it is: an output directory is new or empty, except for what its submission has left."""
+    left = (JOB_FOLDER, PREDICTION_FILE)
     try:
-        is_occupied = path.exists() and (not path.is_dir() or any(entry.name != JOB_FOLDER for entry in path.iterdir()))
+        is_occupied = path.exists() and (not path.is_dir() or any(entry.name not in left for entry in path.iterdir()))
     except OSError as error:  # a folder above it, or it itself, may not be looked into
         raise StorageError(f"output.output_dir={path}", error) from None
     if is_occupied:
