@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rlcluster.cli import main
 from rlcluster.reports.comparison import compare, group_methods, run_names
-from rlcluster.reports.comparison_text import table_text
+from rlcluster.reports.comparison_text import score_lines, table_text
 from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.figures import draw_comparison
@@ -443,6 +443,39 @@ def test_efficiency_is_the_mean_reward_until_the_shortest_run_ends(tmp_path):
     assert by_slow == pytest.approx({"steps": 4.0, "seconds": 4.0, "core_hours": 4.0})
     assert by_fast["steps"] == pytest.approx(4.0)  # until 20,000 steps they are the same
     assert by_fast["seconds"] > 5.5  # until 40 seconds the fast one has seen the better half
+
+
+def test_a_failed_run_changes_nobody_elses_row(tmp_path):
+    failed, begun = RunState("failed", 0, 2, "out of memory")._asdict(), RunState("running", 0, 1)._asdict()
+    whole = [
+        write_run(tmp_path / "one", {"env.seed": "1"}, [4.0] * 10 + [8.0] * 20),
+        write_run(tmp_path / "two", {"mode": "parallel"}, [4.0] * 20, fps=2000.0),
+    ]
+    others = [
+        write_run(tmp_path / "lost", {"env.seed": "2"}, [1.0] * 2, state=failed),
+        write_run(tmp_path / "alone", {"algorithm": "a2c", "mode": "parallel"}, [1.0] * 11, state=failed),
+        write_run(tmp_path / "begun", {"algorithm": "impala", "mode": "parallel"}, [2.0], state=begun),
+    ]
+    before, after = compared(whole), compared([*whole, *others])
+    assert after.efficiency[:2] == before.efficiency
+    assert before.efficiency[0]["steps"] > 5.5  # half of its 20,000 steps had 4, half 8
+    assert after.reached[:2] == before.reached
+    assert before.reached[0].threshold == 4.0
+    assert [one["steps"] for one in after.efficiency[2:]] == [None] * 3  # they ended before
+    assert [one.steps for one in after.reached[2:]] == [None] * 3
+
+
+def test_where_no_run_has_finished_the_report_says_what_the_runs_are_compared_until(tmp_path):
+    stopped = RunState("preempted", 0, 12, "SIGTERM")._asdict()
+    runs = [
+        write_run(tmp_path / mode, {"mode": mode}, [4.0] * length, state=stopped)
+        for mode, length in (("sequential", 10), ("parallel", 20))
+    ]
+    comparison = compared(runs)
+    assert [one["steps"] for one in comparison.efficiency] == [4.0, 4.0]
+    note = "No run of coinrun has finished: until the shortest run there is, and a threshold that all reach."
+    assert note in score_lines(comparison)
+    assert note in page_text(comparison, "page")
 
 
 def references(folder: Path, *runs: Path) -> list[str]:

@@ -10,32 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rlcluster.reports import reference, statistics
 from rlcluster.reports.curves import Curve, run_curves
+from rlcluster.reports.efficiency import Reached, efficiency, reached
 from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
-from rlcluster.reports.method_curves import AXES, Axis, Line, MethodCurve, line_of, method_curve
+from rlcluster.reports.method_curves import Axis, Line, MethodCurve, line_of, method_curve
 from rlcluster.reports.published import published_methods
 from rlcluster.reports.reference import Range
 from rlcluster.reports.reference_scores import ReferenceScore, reference_scores
 from rlcluster.reports.scoring import Scoring, score
-from rlcluster.runs.fields import WINDOW
-from rlcluster.runs.metrics import Column
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.loading import flatten
 from rlcluster.system.errors import UserError
 
 NOT_THE_METHOD = ("env.seed", "env.name", "output.")
-
-
-class Reached(NamedTuple):
-    """When a run's mean reward over 100 episodes first reached the threshold; None if it never did."""
-
-    threshold: float
-    steps: float | None
-    seconds: float | None
-    core_hours: float | None
 
 
 class Comparison(NamedTuple):
@@ -50,7 +38,7 @@ class Comparison(NamedTuple):
     differences: Sequence[Difference]
     scoring: Scoring | None
     why_unscored: str
-    efficiency: Sequence[Mapping[str, float | None]]  # of each run: mean reward until the shortest run of its task ends
+    efficiency: Sequence[Mapping[str, float | None]]  # of each run, along each axis
     reached: Sequence[Reached | None]  # of each run
     references: Sequence[ReferenceScore]  # scores versus published ones, if wanted
     ranges: Sequence[Range | None]  # score range of each run's task
@@ -109,8 +97,8 @@ def compare(
         differences=differences,
         scoring=scoring,
         why_unscored=why_unscored,
-        efficiency=_efficiency(runs),
-        reached=_reached(runs, options.threshold),
+        efficiency=efficiency(runs),
+        reached=reached(runs, options.threshold),
         references=reference_scores(runs, names, published_methods()) if options.with_reference else [],
         ranges=ranges,
     )
@@ -185,47 +173,3 @@ def normalised(curve: Curve, scores: Range | None) -> Curve:
 def _method_key(run: RecordedRun) -> dict[str, Any]:
     flat = flatten(run.settings.to_dict())
     return {key: value for key, value in flat.items() if not key.startswith(NOT_THE_METHOD)}
-
-
-def _efficiency(runs: Sequence[RecordedRun]) -> list[Mapping[str, float | None]]:
-    """The mean reward of each run until the shortest run of its task ends, along each axis."""
-    curves = [_rewards(run) for run in runs]
-    rows: list[Mapping[str, float | None]] = []
-    for run, own in zip(runs, curves, strict=True):
-        peers = [curve for other, curve in zip(runs, curves, strict=True) if other.task == run.task]
-        horizons = {
-            axis: min((float(peer[axis][-1]) for peer in peers if len(peer[axis])), default=0.0) for axis in AXES
-        }
-        rows.append({str(axis): statistics.mean_until(own[axis], own["rewards"], horizons[axis]) for axis in AXES})
-    return rows
-
-
-def _rewards(run: RecordedRun) -> dict[str, Column]:
-    """Rewards of the updates with finished episodes, and their positions along each axis."""
-    metrics = run.metrics
-    known = ~np.isnan(metrics["episode_reward_mean"])
-    axes = metrics["steps_global"], metrics["elapsed_seconds"], run.core_hours, metrics["episode_reward_mean"]
-    return {name: column[known] for name, column in zip((*AXES, "rewards"), axes, strict=True)}
-
-
-def _reached(runs: Sequence[RecordedRun], threshold: float | None) -> list[Reached | None]:
-    """The default threshold is the highest mean reward that every run of the task has reached."""
-    full = [_full_means(run) for run in runs]
-    best = [float(np.nanmax(values)) if not np.isnan(values).all() else None for values in full]
-    rows: list[Reached | None] = []
-    for run, values in zip(runs, full, strict=True):
-        peers = [value for other, value in zip(runs, best, strict=True) if other.task == run.task]
-        known = [value for value in peers if value is not None]
-        level = threshold if threshold is not None else min(known) if len(known) == len(peers) else None
-        if level is None:
-            rows.append(None)
-            continue
-        axes = run.metrics["steps_global"], run.metrics["elapsed_seconds"], run.core_hours
-        rows.append(Reached(level, *(statistics.first_reach(axis, values, level) for axis in axes)))
-    return rows
-
-
-def _full_means(run: RecordedRun) -> Column:
-    """Mean reward over the last 100 episodes at each update; NaN before the first 100."""
-    is_full = np.cumsum(run.metrics["episode_count"]) >= WINDOW
-    return np.where(is_full, run.metrics["episode_reward_recent"], np.nan)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.efficiency import unfinished_tasks
 from rlcluster.reports.fairness import Difference
 from rlcluster.reports.groups import (
     MISSING,
@@ -21,7 +22,7 @@ from rlcluster.reports.groups import (
     speedup,
     summary_value,
 )
-from rlcluster.reports.headline import headline
+from rlcluster.reports.headline import headline, joined
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.scoring import Scoring
@@ -30,6 +31,7 @@ from rlcluster.system.console import counted
 LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block
 SPEEDUP = "Speedup"
 AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
+EFFICIENCY = "Mean reward until the shortest finished run of the game ends"
 NUMBERS = "Means over runs; in parentheses the lowest and the highest run, in brackets a 95 % interval."
 
 
@@ -131,7 +133,7 @@ def score_lines(comparison: Comparison, per_run: bool = False) -> list[str]:
     scoring = comparison.scoring
     lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring)
     groups = groups_by_task(comparison, per_run)
-    lines += ["", "Mean reward until the shortest run of the game ends, by steps, wall-clock and core-hours:"]
+    lines += ["", f"{EFFICIENCY}, by steps, wall-clock and core-hours:", *efficiency_notes(comparison)]
     lines += [f"  {group.title}: {', '.join(efficiency_texts(comparison, group))}" for group in groups]
     arrivals = [(group.title, arrival) for group in groups if (arrival := arrival_of(comparison, group)) is not None]
     if arrivals:
@@ -146,6 +148,14 @@ def efficiency_texts(comparison: Comparison, group: Group) -> list[str]:
     """The group's efficiency along each axis."""
     rows = [comparison.efficiency[k] for k in group.positions]
     return [mean_text([value for row in rows if (value := row[axis]) is not None], ".2f") for axis in AXES]
+
+
+def efficiency_notes(comparison: Comparison) -> list[str]:
+    """What the heading does not say."""
+    tasks = unfinished_tasks(comparison.runs)
+    if not tasks:
+        return []
+    return [f"No run of {joined(tasks)} has finished: until the shortest run there is, and a threshold that all reach."]
 
 
 class Arrival(NamedTuple):

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from rlcluster.reports import clips
 from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS, arrival_of, efficiency_texts, own_values
+from rlcluster.reports.comparison_text import (
+    AGGREGATE_TITLES,
+    EFFICIENCY,
+    NUMBERS,
+    arrival_of,
+    efficiency_notes,
+    efficiency_texts,
+    own_values,
+)
 from rlcluster.reports.curves import PHASES, phase_seconds
 from rlcluster.reports.groups import (
     MISSING,
@@ -112,6 +120,8 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "axes": AXIS_TITLES,
         "scoring": _scoring_content(comparison.scoring),
         "why_unscored": comparison.why_unscored,
+        "efficiency_title": EFFICIENCY,
+        "efficiency_notes": efficiency_notes(comparison),
         "efficiency": _efficiency_table(comparison),
         "reached": _reached_table(comparison),
         "references": _references_table(comparison),
