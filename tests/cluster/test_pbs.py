@@ -70,12 +70,14 @@ def rlcluster(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
-def submit(run: Path, job: str, options: dict[str, object]) -> None:
+def submit(run: Path, job: str, options: dict[str, object]) -> str:
+    """Returns what it says."""
     training = ["train", "ppo", "--output-dir", str(run), *flags(options)]
     site = run.parent / "site.yaml"
     site.write_text("scheduler: pbs\ninterface: lo\n")
     result = rlcluster("submit", "--site", site, *job.split(), "--", *training)
     assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def run_job(run: Path, stubs: Path, number: int, **variables: str) -> int:
@@ -123,6 +125,14 @@ def test_a_run_saves_before_the_wall_time_and_is_submitted_again(stubs: Path, tm
     assert run_job(run, stubs, 42, RLCLUSTER_REQUEUES="20") == 75
     assert "not started again: --max-requeues 20 is used up" in (run / "jobs/42/history.txt").read_text()
     assert "resuming at update" in (run / "jobs/42/rank-0000.log").read_text()
+    (stubs / "qstat").write_text("")
+    saved = read_state(run)
+    assert saved is not None
+    again = submit(run, "--time 10m", {**OPTIONS, "--total-updates": saved.update + 2})
+    assert f"submitted job 43, which resumes its run -> {run}" in again
+    assert run_job(run, stubs, 43) == 0
+    assert f"resuming at update {saved.update}," in (run / "jobs/43/rank-0000.log").read_text()
+    assert len(metrics(run)) == saved.update + 2
 
 
 class Said(NamedTuple):

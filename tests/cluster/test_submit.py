@@ -197,6 +197,36 @@ def test_a_submission_that_the_scheduler_refuses_leaves_no_script_and_does_not_d
 # Suites
 
 
+def test_a_suite_that_is_submitted_again_skips_finished_cells_and_does_failed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub(tmp_path / "bin", monkeypatch, "sbatch", 'echo "$*" >> "$0.calls"; wc -l < "$0.calls"')
+    for name in ("scontrol", "squeue"):
+        (tmp_path / "bin" / name).write_text("#!/bin/bash\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    plan, folder = tmp_path / "plan.yaml", tmp_path / "suite"
+    plan.write_text(
+        "modes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2, 3]\nbudget: {total_timesteps: 4000}\n"
+        "evaluation: {num_episodes: 0}\n"
+    )
+    submitting = ["submit", "--scheduler", "slurm", "--", "suite", str(plan), "--output-dir", str(folder)]
+    assert main(submitting) == 0
+    assert "submitted 3 cells in 3 tasks: job 1\njob 2 writes the report" in capsys.readouterr().out
+    names = [f"ppo_sequential_CartPole-v1_seed{seed}" for seed in (1, 2, 3)]
+    assert (folder / "jobs" / "tasks-1.txt").read_text().split() == names
+    for name, state in zip(names, ("finished", "failed"), strict=False):
+        ended = {"state": state, "steps_global": 4000, "update": 1}
+        write_run(folder / "runs" / name, dict(CARTPOLE), [1.0], state=ended)
+    assert main(submitting) == 0
+    assert "submitted 2 cells in 2 tasks: job 3\njob 4 writes the report" in capsys.readouterr().out
+    assert (folder / "jobs" / "tasks-2.txt").read_text().split() == names[1:]
+    for name in names[1:]:
+        (folder / "runs" / name).mkdir(exist_ok=True)
+        (folder / "runs" / name / "run_state.json").write_text(json.dumps({**ended, "state": "finished"}))
+    assert main(submitting) == 0
+    assert "submitted 0 cells in 0 tasks: job -\njob 5 writes the report" in capsys.readouterr().out
+
+
 def test_short_cells_share_a_task_and_cells_of_unknown_length_do_not() -> None:
     short = [PendingCell(f"short{k}", 120.0) for k in range(5)]
     assert packed(short) == [["short0", "short1", "short2"], ["short3", "short4"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,6 +123,19 @@ def test_what_does_not_fit_the_launcher_is_refused_in_one_line(
     result = rlcluster("train", "ppo", "--output-dir", tmp_path / "run", *flags({**CARTPOLE, **more}))
     assert result.returncode == 2
     assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_busy_port_ends_the_command_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        values = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+        for variable, value in {**values, "MASTER_ADDR": "127.0.0.1"}.items():
+            monkeypatch.setenv(variable, str(value))
+        result = rlcluster("train", "ppo", "--mode", "distributed", "--output-dir", tmp_path / "run", *flags(CARTPOLE))
+    assert result.returncode == 1
+    assert f"rank 0: rank 0 cannot listen at MASTER_ADDR=127.0.0.1 MASTER_PORT={port}: another" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlcluster.cluster.schedulers import JobState, Scheduler, SchedulerError, call, scheduler_of
 from rlcluster.runs.jobs import JobRecord, jobs_of, rank_log, record_cancelled, script_log
 from rlcluster.system.console import say
+from rlcluster.system.cores import number_ranges
 from rlcluster.system.errors import UserError
 
 FOLLOW_SECONDS = 0.5
@@ -49,7 +50,7 @@ def logs_command(folder: Path, rank: int | None, follow: bool) -> int:
     if follow:
         return _follow(folder, rank)
     if not log.exists():
-        raise UserError(f"{log} is not written yet{_elsewhere(folder)}; see rlcluster status {folder}")
+        raise _not_written(folder, log)
     _print_from(log, 0)
     return 0
 
@@ -58,6 +59,12 @@ def _log(folder: Path, rank: int | None) -> Path:
     record = _records(folder)[-1]
     log = rank_log(folder, record.id, rank or 0)
     return script_log(folder, record.id) if rank is None and not log.exists() else log
+
+
+def _not_written(folder: Path, log: Path) -> UserError:
+    ranks = [int(other.stem.rpartition("-")[2]) for other in log.parent.glob("rank-*.log")]
+    others = f", but those of ranks {number_ranges(ranks)} are" if ranks else _elsewhere(folder)
+    return UserError(f"{log} is not written yet{others}; see rlcluster status {folder}")
 
 
 def _elsewhere(folder: Path) -> str:
@@ -72,6 +79,8 @@ def _follow(folder: Path, rank: int | None) -> int:
     while True:
         log = _log(folder, rank)
         positions[log] = _print_from(log, positions.get(log, 0))
+        if is_over and not any(positions.values()):
+            raise _not_written(folder, log)
         if is_over:
             return 0
         time.sleep(FOLLOW_SECONDS)
