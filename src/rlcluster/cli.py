@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from rlcluster.flags import SUBMIT_FLAGS, before_separator, flag_names, make_parser
+from rlcluster.flags import SUBMIT_FLAGS, ParserExit, before_separator, flag_names, make_parser
 from rlcluster.plan import threads_alone
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.resume import resumed_settings
@@ -41,11 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own = before_separator(arguments)
         options = parser.parse_args(own if arguments[:1] == ["submit"] else arguments)
         options.submitted = arguments[len(own) + 1 :]  # what follows `--`
-        exit_code = COMMANDS[options.command](options)
+        exit_code = _carry_out(options)
     except UserError as error:
         say(f"rlcluster: error: {_rank_prefix()}{error}", stream=sys.stderr)
         exit_code = error.exit_code
     except KeyboardInterrupt:
+        say(f"rlcluster: {_rank_prefix()}interrupted", stream=sys.stderr)
         exit_code = 130
     except Exception as error:
         known = explained(error)
@@ -59,6 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(exit_code)
     return exit_code
+
+
+def _carry_out(options: argparse.Namespace) -> int:
+    """Code of the user that a command calls may not end it as if it had succeeded."""
+    try:
+        return COMMANDS[options.command](options)
+    except ParserExit:
+        raise
+    except SystemExit as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"sys.exit({error.code!r}) was called in {place.filename}, line {place.lineno}"
+        raise UserError(f"{what}: {options.command} did not finish; let it raise an error instead", EXIT_RUN_FAILED) from None
 
 
 def _is_in_process_group() -> bool:
@@ -78,11 +91,12 @@ def _rank_prefix() -> str:
 def _train(options: argparse.Namespace) -> int:
     resume = options.resume or (options.in_job and _has_checkpoint(options))
     settings = _settings(options, resume)
+    from rlcluster.experiments.tuned import hint
     from rlcluster.training.progress import training_summary
     from rlcluster.training.train import Start, train
 
-    _say_what_is_tuned(settings)
-    result = train(settings, Start(resume, options.in_job, options.max_wall))
+    advice = hint if launched() is None else None  # a tuned setting is of one machine, and never applied unasked
+    result = train(settings, Start(resume, options.in_job, options.max_wall, advice))
     if result.summary:
         from rlcluster.experiments.predictions import record_outcome
 
@@ -96,16 +110,6 @@ def _train(options: argparse.Namespace) -> int:
     if result.signal_number is None or (placement is not None and placement.max_restarts > 0):
         return 0  # a launcher would take a non-zero code for a failure and restart the ranks
     return 128 + result.signal_number
-
-
-def _say_what_is_tuned(settings: Settings) -> None:
-    """A tuned setting is never applied unasked."""
-    from rlcluster.experiments.tuned import hint
-
-    placement = launched()
-    text = hint(settings) if placement is None else None
-    if text is not None:
-        say(text)
 
 
 def _profile(options: argparse.Namespace) -> int:

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from rlcluster.experiments.candidates import Candidate, algorithm_changes, host_layouts, layouts, name_of, variants
-from rlcluster.experiments.tuned import hint, remember
+from rlcluster.experiments.tuned import Tried, hint, remember, way_of
 from rlcluster.experiments.tuning import Race, Result, TuneRequest, settings_to_tune, simplest_of_the_fastest
 from rlcluster.flags import flag_names
-from rlcluster.plan import forecast
+from rlcluster.plan import RankInputs, Rates, forecast, local_placements, num_local_ranks, resolve
 from rlcluster.settings.loading import load_settings
-from rlcluster.settings.schema import setting_fields
+from rlcluster.settings.schema import Settings, setting_fields
 from rlcluster.system.cores import Core, Cores
 from rlcluster.system.signals import StopRequest
 
@@ -135,19 +135,82 @@ def test_environments_per_process_become_a_total_that_all_candidates_share(tmp_p
             assert race.training(candidate)[0].env.num_envs == 6
 
 
-def test_train_is_told_of_a_faster_setting_and_of_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def told(settings: Settings, rates: Rates | None = None) -> str | None:
+    """What a run with these settings is told once it has a plan."""
+    placements = local_placements(num_local_ranks(settings, FOUR_CORES))
+    return hint(settings, resolve(settings, [RankInputs(FOUR_CORES, placement, rates) for placement in placements]))
+
+
+def settings_for(algorithm: str = "ppo", mode: str = "sequential", **flags: str) -> Settings:
+    return load_settings(algorithm, mode, None, {"policy.network": "impala", **flags})
+
+
+def tried(name: str, rate: float, settings: Settings) -> Tried:
+    plan = forecast(settings, FOUR_CORES)
+    assert plan is not None
+    return Tried(name, way_of(settings, plan), rate)
+
+
+@pytest.fixture
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one_thread = load_settings("ppo", "sequential", None, {"hardware.num_threads": "1"})
-    assert hint(one_thread) is None  # nothing is known
-    rates = {"sequential, 1 thread": 100.0, "2 ranks, 1 thread each": 150.0}
-    remember(one_thread, tmp_path / "tuned.yaml", "2 ranks, 1 thread each", rates)
-    text = hint(one_thread)
+
+
+ONE_THREAD = {"hardware.num_threads": "1"}
+TWO_RANKS = {**ONE_THREAD, "parallel.num_workers": "2"}
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_train_is_told_of_a_faster_setting_and_of_nothing_else(tmp_path: Path) -> None:
+    one_thread, two_ranks = settings_for(**ONE_THREAD), settings_for(mode="parallel", **TWO_RANKS)
+    assert told(one_thread) is None  # nothing is known
+    candidates = [tried("one", 100.0, one_thread), tried("two", 150.0, two_ranks)]
+    remember(one_thread, tmp_path / "tuned.yaml", "two", candidates)
+    text = told(one_thread)
     assert text is not None
-    assert "2 ranks, 1 thread each was 1.50 times as fast; --config" in text
-    faster = load_settings("ppo", "parallel", None, {"hardware.num_threads": "1", "parallel.num_workers": "2"})
-    assert hint(faster) is None
-    assert hint(load_settings("ppo", "sequential", None, {"hardware.num_threads": "3"})) is None  # not measured
-    assert hint(load_settings("a2c", "sequential", None, {"hardware.num_threads": "1"})) is None  # another algorithm
+    assert "two was 1.50 times as fast; --config" in text
+    assert told(two_ranks) is None
+    assert told(settings_for(**{"hardware.num_threads": "3"})) is None  # not measured
+    assert told(settings_for("a2c", **ONE_THREAD)) is None  # another algorithm
+
+
+@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("policy.hidden_sizes", "512,512"), ("hardware.kernels", "torch"), ("env.frame_stack", "4")],
+)
+def test_what_was_tuned_for_other_work_says_nothing(key: str, value: str, tmp_path: Path) -> None:
+    slow, fast = settings_for(**ONE_THREAD), settings_for(mode="parallel", **TWO_RANKS)
+    remember(slow, tmp_path / "tuned.yaml", "fast", [tried("slow", 1.0, slow), tried("fast", 2.0, fast)])
+    assert told(settings_for(**ONE_THREAD, **{key: value})) is None
+    assert told(settings_for(**ONE_THREAD, **{"env.seed": "7", "output.keep_checkpoints": "1"})) is not None
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_a_run_that_has_the_tuned_chunk_size_is_told_nothing(tmp_path: Path) -> None:
+    ranks = settings_for(mode="parallel", **TWO_RANKS)
+    chunks = settings_for(mode="parallel", **TWO_RANKS, **{"hardware.chunk_size": "128"})
+    free = settings_for(mode="parallel", **TWO_RANKS, **{"parallel.pin_workers": "false"})
+    names = ("ranks", "chunks", "free")
+    rates = (100.0, 120.0, 90.0)
+    candidates = [tried(*one) for one in zip(names, rates, (ranks, chunks, free), strict=True)]
+    remember(ranks, tmp_path / "tuned.yaml", "chunks", candidates)
+    assert told(chunks) is None
+    assert "chunks was 1.20 times as fast" in (told(ranks) or "")
+    assert "chunks was 1.33 times as fast" in (told(free) or "")
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_impala_is_compared_once_its_rates_have_given_it_a_plan(tmp_path: Path) -> None:
+    default = settings_for("impala", "parallel")
+    assert forecast(default, FOUR_CORES) is None
+    three, two = (
+        settings_for("impala", "parallel", **{"parallel.num_workers": str(count), "hardware.num_threads": threads})
+        for count, threads in ((1, "3"), (2, "4"))
+    )
+    remember(default, tmp_path / "tuned.yaml", "two", [tried("three", 100.0, three), tried("two", 150.0, two)])
+    # Apart, one actor keeps three threads busy: min(2000, 2100); together it would be 1970.
+    assert "two was 1.50 times as fast" in (told(default, Rates(act=2000, learn=700)) or "")
 
 
 @pytest.mark.slow
@@ -163,6 +226,15 @@ def test_tuning_writes_a_file_that_train_takes_beside_another(tmp_path: Path, mo
     assert found["steps_per_second"] > 0
     settings = load_settings("ppo", None, [own, tuned])
     assert (settings.env.num_envs, settings.hardware.num_threads) == (8, written["hardware"]["num_threads"])
+    remembered = json.loads((tmp_path / "cache" / "rlcluster" / "tuned.json").read_text())
+    (known,) = remembered.values()
+    assert known["name"] == found["best"]
+    for one in known["tried"]:  # all were much slower: then the best has one faster than itself
+        one["steps_per_second"] /= 2
+    (tmp_path / "cache" / "rlcluster" / "tuned.json").write_text(json.dumps(remembered))
+    run = rlcluster("train", *("--config", own, "--config", tuned), "--total-updates", "1", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert f"{found['best']} was 2.00 times as fast; --config {tuned}" in run.stdout
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rlcluster import environments
+from rlcluster import environments, plan
 from rlcluster.experiments.candidates import Candidate, algorithm_changes, host_layouts, layouts, variants
 from rlcluster.experiments.host_turns import Hosts
-from rlcluster.experiments.tuned import TIE, remember
+from rlcluster.experiments.tuned import TIE, Tried, remember, way_of
 from rlcluster.experiments.turns import Interrupted, LocalProcesses, PausedRun, Processes
 from rlcluster.networks import policy
 from rlcluster.settings.loading import Files, files_of, flatten, load_settings
@@ -80,8 +80,22 @@ def tune_command(request: TuneRequest) -> int:
         best = _best_of(race, layouts(settings, cores.observe().physical), request, settings)
     code = _report(request, race, best, stop)
     if best is not None and code == 0:
-        remember(settings, request.output, best.candidate.name, {one.candidate.name: one.rate for one in race.results})
+        _remember(race, best, request.output)
     return code
+
+
+def _remember(race: Race, best: Result, file: Path) -> None:
+    """Those of one algorithm can be compared: the best, and what has the numbers of environments and samples given."""
+    tried = []
+    for one in race.results:
+        settings, _ = race.training(one.candidate)
+        resolved = plan.forecast(settings, cores.observe())
+        if resolved is not None and (one == best or not one.candidate.changes_algorithm):
+            tried.append(Tried(one.candidate.name, way_of(settings, resolved), one.rate))
+    spec = environments.describe(race.settings.env)
+    network = policy.choose_network(race.settings.policy, spec)
+    chosen = race.settings.policy.model_copy(update={"network": network})
+    remember(race.settings.model_copy(update={"policy": chosen}), file, best.candidate.name, tried)
 
 
 def _tune_over_hosts(request: TuneRequest, placement: Placement) -> int:

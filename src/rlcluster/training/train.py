@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from rlcluster.training.callbacks import Callbacks, Listener, RemoteCallbacks, S
 from rlcluster.training.loops import Job, loop_for
 from rlcluster.training.memory import refuse_too_little_memory, refuse_too_many_processes
 from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
+from rlcluster.training.watching import hangs_end
 from rlcluster.training.warm_start import read_initial, share_initial, with_checkpoint_file
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Start(NamedTuple):
     resume: bool = False  # from its last checkpoint
     in_job: bool = False  # by the script of a scheduler's job: without a checkpoint the run begins again
     max_wall_seconds: float | None = None  # save and stop after this time; None: no limit
+    advice: Callable[[Settings, Plan], str | None] | None = None  # a line for the user about a run's plan; a function
 
 
 class SpawnedRank(NamedTuple):
@@ -96,13 +98,10 @@ def _with_local_processes(settings: Settings) -> Settings:
 
 def _train_on_local_ranks(settings: Settings, start: Start, callbacks: Callbacks) -> TrainingResult:
     """One process per rank. After a failure that may be transient they restart from the last checkpoint."""
-    from rlcluster.runs.files import default_path
     from rlcluster.runs.status import record_failure
     from rlcluster.system.processes import RankFailedError
 
-    path = Path(settings.output.output_dir or default_path(settings))
-    output = settings.output.model_copy(update={"output_dir": str(path)})
-    settings = settings.model_copy(update={"output": output})
+    settings, path = _with_output_dir(settings)
     restarts, max_restarts = 0, settings.parallel.max_restarts
     with StopRequest(ignores_second_signal=start.in_job) as stop:
         while True:
@@ -117,6 +116,15 @@ def _train_on_local_ranks(settings: Settings, start: Start, callbacks: Callbacks
             except Exception as error:  # of a callback; the ranks have been ended
                 record_failure(path, f"{type(error).__name__}: {error}", None)
                 raise
+
+
+def _with_output_dir(settings: Settings) -> tuple[Settings, Path]:
+    """Those who watch a run from outside must know where it is."""
+    from rlcluster.runs.files import default_path
+
+    path = Path(settings.output.output_dir or default_path(settings))
+    output = settings.output.model_copy(update={"output_dir": str(path)})
+    return settings.model_copy(update={"output": output}), path
 
 
 def _spawn_ranks(
@@ -172,7 +180,7 @@ def _train_on_launched_rank(
         raise UserError("--max-restarts: give --output-dir too, so that restarted ranks find their checkpoint")
     listener: Listener = Silent()
     if placement.rank == 0:
-        settings = with_processes(settings, placement.world_size)
+        settings, _ = _with_output_dir(with_processes(settings, placement.world_size))
         listener = Callbacks([*load_callbacks(settings.output.callbacks), *callbacks])
     prepare_network(placement, settings.cluster.master_addr, settings.cluster.master_port)
     with StopRequest(ignores_second_signal=True) as stop:
@@ -205,7 +213,8 @@ def _join_and_train(
     if placement.world_size > 1:
         is_asked = bool(ranks.broadcast(bytes([callbacks.is_asked]) if placement.rank == 0 else None)[0])
         callbacks = callbacks if placement.rank == 0 else Silent(is_asked)
-    return _train_on_rank(settings, start, ranks, stop, callbacks)._replace(num_nodes=num_nodes)
+    with hangs_end(settings, placement):
+        return _train_on_rank(settings, start, ranks, stop, callbacks)._replace(num_nodes=num_nodes)
 
 
 def _with_initial_file(settings: Settings, start: Start, ranks: Ranks) -> Settings:
@@ -246,6 +255,9 @@ def _train_on_rank(
     with _open_run(settings, plan, start, ranks, check) as run:
         if ranks.rank == 0:
             say(_heading(settings, plan, f"{network} network ({kernels})") + f" -> {run.path}")
+            advice = None if start.advice is None else start.advice(settings, plan)
+            if advice is not None:
+                say(advice)
         if settings.policy.init_from is not None:
             initial = share_initial(initial, ranks)
             if ranks.rank == 0 and run.restored is None:
