@@ -14,12 +14,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from rlcluster.cli import main
-from rlcluster.reports.comparison import compare, group_methods, run_names
+from rlcluster.reports.comparison import compare, run_names
 from rlcluster.reports.comparison_text import score_lines, table_text
 from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.figures import draw_comparison
+from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import Line, method_curve
+from rlcluster.reports.methods import group_methods
 from rlcluster.reports.page import page_text
 from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
@@ -334,11 +336,91 @@ def test_runs_that_differ_in_seed_and_game_only_are_one_method(tmp_path):
         write_run(tmp_path / "d", {"env.seed": "3", "training.gamma": "0.9"}, REWARDS),
     ]
     methods = group_methods([read_run(run) for run in runs])
-    assert methods == {
+    assert methods.positions == {
         "PPO_Sequential (gamma=0.999)": [0, 1],
         "PPO_Parallel": [2],
         "PPO_Sequential (gamma=0.9)": [3],
     }
+    assert methods.key == {}
+
+
+MANY = {"training.gamma": "0.9", "training.n_steps": "64", "training.n_epochs": "2", "policy.network": "nature"}
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> list[Path]:
+    """Two recipes of one algorithm that differ in four settings, two seeds each."""
+    return [
+        write_run(tmp_path / f"{name}_{seed}", {**flags, "env.seed": str(seed)}, REWARDS)
+        for name, flags in (("plain", {}), ("other", MANY))
+        for seed in (1, 2)
+    ]
+
+
+def test_methods_that_differ_in_many_settings_have_short_names_and_a_key(recipes, tmp_path, capsys):
+    assert main(["compare", *map(str, recipes), "--format", "svg,md", "--output", str(tmp_path / "out")]) == 0
+    out, report, page, markdown, figure = (
+        capsys.readouterr().out,
+        *(
+            (tmp_path / "out" / name).read_text()
+            for name in ("comparison_report.txt", "comparison.html", "comparison.md", "comparison.svg")
+        ),
+    )
+    assert row(out, "Metric") == ["PPO_Sequential A", "PPO_Sequential B"]
+    assert out.startswith("PPO_Sequential A and PPO_Sequential B were each trained in 2 runs of 25 M steps on coinrun,")
+    # what null stands for, as the runs have recorded it
+    first = "PPO_Sequential A: n_steps=128, n_epochs=4, gamma=0.999, network=impala"
+    second = "PPO_Sequential B: n_steps=64, n_epochs=2, gamma=0.9, network=nature"
+    for text in (out, report, page, markdown, figure):
+        assert first in text
+        assert second in text
+    assert "Of PPO_Sequential A, PPO_Sequential B:\nenv.seed: 1 / 2, 1 / 2\n" in report
+    assert "\npolicy.network: impala, nature\n" in report
+
+
+def test_the_key_names_the_runs_where_the_table_does(recipes):
+    lines = compared(recipes[::2]).key_lines
+    assert [line.split(": ")[0] for line in lines] == ["PPO_Sequential A (plain_1)", "PPO_Sequential B (other_1)"]
+
+
+def test_a_name_that_is_too_long_is_replaced_even_if_only_one_setting_differs(tmp_path):
+    networks = [f"my_module_{k}:make_a_network_of_a_kind" for k in range(28)]
+    runs = [write_run(tmp_path / f"{k}", {"policy.network": name}, [1.0]) for k, name in enumerate(networks)]
+    methods = group_methods([read_run(run) for run in runs])
+    assert list(methods.positions)[25:] == ["PPO_Sequential Z", "PPO_Sequential AA", "PPO_Sequential AB"]
+    assert methods.key["PPO_Sequential AB"] == f"network={networks[27]}"
+
+
+def test_a_network_that_is_named_and_one_that_is_chosen_are_the_same(tmp_path):
+    runs = [
+        write_run(tmp_path / "chosen", {"env.seed": "1"}, REWARDS),
+        write_run(tmp_path / "named", {"env.seed": "2", "policy.network": "impala"}, REWARDS),
+    ]
+    assert group_methods([read_run(run) for run in runs]).positions == {"PPO_Sequential": [0, 1]}
+    assert [difference.key for difference in compared(runs).differences] == ["env.seed"]
+
+
+def test_many_methods_are_counted_in_the_first_sentence(tmp_path):
+    runs = [write_run(tmp_path / f"{k}", {"training.gamma": f"0.9{k}"}, REWARDS) for k in range(6)]
+    assert headline(compared(runs))[0].startswith("6 methods were each trained in 1 run of 25 M steps on coinrun")
+
+
+@pytest.mark.parametrize("length", [5, 25, 40, 47, 60, 85, 130, 220])
+@pytest.mark.parametrize("panels", [["main"], ["seeds", "diagnostics"]])
+def test_the_legend_lies_inside_the_figure_however_long_the_names(tmp_path, monkeypatch, length, panels):
+    drawn: list[Figure] = []
+    monkeypatch.setattr("rlcluster.reports.drawing._save", lambda figure, paths: drawn.append(figure))
+    names = [f"{k}{'PPO_2' * length}"[:length] for k in range(3)]
+    runs = [write_run(tmp_path / f"{k}", {"training.gamma": f"0.9{k}"}, REWARDS) for k in range(3)]
+    draw_comparison(compared(runs)._replace(names=names), [], panels)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    (legend,) = figure.subfigs[0].legends
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0
+    assert box.x1 <= figure.bbox.x1
+    assert figure.bbox.y0 <= box.y0
+    assert box.y1 <= figure.bbox.y1
 
 
 def test_scores_come_from_unseen_levels_if_all_runs_have_them(tmp_path):

@@ -184,6 +184,7 @@ def _methods_data(comparison: Comparison) -> list[dict[str, Any]]:
     return [
         {
             "name": group.method,
+            "key": comparison.key.get(group.method),
             "runs": [comparison.names[k] for k in comparison.methods[group.method]],
             "speedup": speedup(group, groups[0]),
             **{name: _mean(group.values(summary_value(name))) for name in MEANS},

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rlcluster.reports import reference, statistics
 from rlcluster.reports.curves import Curve, run_curves
 from rlcluster.reports.efficiency import Reached, efficiency, reached
 from rlcluster.reports.fairness import Difference, setting_differences, warnings_for
 from rlcluster.reports.method_curves import Axis, Line, MethodCurve, line_of, method_curve
+from rlcluster.reports.methods import group_methods, named_methods
 from rlcluster.reports.published import published_methods
 from rlcluster.reports.reference import Range
 from rlcluster.reports.reference_scores import ReferenceScore, reference_scores
 from rlcluster.reports.scoring import Scoring, score
 from rlcluster.runs.reader import RecordedRun
-from rlcluster.settings.loading import flatten
 from rlcluster.system.errors import UserError
-
-NOT_THE_METHOD = ("env.seed", "env.name", "output.")
 
 
 class Comparison(NamedTuple):
@@ -32,6 +30,7 @@ class Comparison(NamedTuple):
     runs: Sequence[RecordedRun]
     names: Sequence[str]  # of the runs, unique
     methods: Mapping[str, Sequence[int]]  # name -> positions of its runs
+    key: Mapping[str, str]  # name -> its settings, of methods whose names do not say them
     curves: Sequence[Mapping[str, Curve]]  # of each run, by quantity
     warnings: Sequence[str]
     failures: Mapping[str, str]  # name of each failed run (of a suite: also of cells without one) -> why it failed
@@ -64,6 +63,13 @@ class Comparison(NamedTuple):
     def method_titles(self) -> list[str]:
         return list(self.methods) if self.has_repeats else list(self.names)
 
+    @property
+    def key_lines(self) -> list[str]:
+        """What the short names of methods stand for; they are named by their runs as well where titles do so."""
+        titles = zip(self.methods, self.method_titles, strict=True)
+        named = {method: method if title == method else f"{method} ({title})" for method, title in titles}
+        return [f"{named[method]}: {settings}" for method, settings in self.key.items()]
+
 
 class Options(NamedTuple):
     """The user's choices."""
@@ -78,19 +84,20 @@ def compare(
     runs: Sequence[RecordedRun],
     names: Sequence[str] | None = None,
     options: Options | None = None,
-    named_methods: Sequence[str] | None = None,
+    method_of_run: Sequence[str] | None = None,
 ) -> Comparison:
-    """`named_methods`: the method of each run, where its plan names it; else runs are grouped by their settings."""
+    """`method_of_run`: where a plan names it; else runs are grouped by their settings."""
     options = options or Options()
     names = names or run_names([run.path for run in runs])
     differences = setting_differences(runs)
-    methods = group_methods(runs) if named_methods is None else _positions(named_methods)
+    methods, key = group_methods(runs) if method_of_run is None else named_methods(method_of_run)
     ranges = [options.ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs]
     scoring, why_unscored = score(runs, names, methods, ranges)
     return Comparison(
         runs=runs,
         names=names,
         methods=methods,
+        key=key,
         curves=[run_curves(run.metrics) for run in runs],
         warnings=warnings_for(runs, names),
         failures={name: why for name, run in zip(names, runs, strict=True) if (why := run.failure) is not None},
@@ -115,30 +122,6 @@ def run_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return names
-
-
-def group_methods(runs: Sequence[RecordedRun]) -> dict[str, list[int]]:
-    """Method name -> positions of its runs. The name is e.g. PPO_Parallel, followed by the settings that differ where
-    several methods would share it.
-    """
-    keys = [_method_key(run) for run in runs]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for k, key in enumerate(keys):
-        groups.setdefault(tuple(map(str, key.values())), []).append(k)
-    names: dict[str, list[int]] = {}
-    for positions in groups.values():
-        first = positions[0]
-        alike = [
-            group[0] for group in groups.values() if runs[group[0]].settings.log_name == runs[first].settings.log_name
-        ]
-        differing = [name for name in keys[first] if any(keys[k].get(name) != keys[first][name] for k in alike)]
-        suffix = ", ".join(f"{name.split('.')[-1]}={keys[first][name]}" for name in differing)
-        names[runs[first].settings.log_name + (f" ({suffix})" if suffix else "")] = positions
-    return names
-
-
-def _positions(methods: Sequence[str]) -> dict[str, list[int]]:
-    return {name: [k for k, other in enumerate(methods) if other == name] for name in dict.fromkeys(methods)}
 
 
 def curve_of(
@@ -168,8 +151,3 @@ def normalised(curve: Curve, scores: Range | None) -> Curve:
         return curve
     values, low, high = (statistics.normalise(part, *scores) for part in (curve.values, curve.low, curve.high))
     return curve._replace(values=values, low=low, high=high)
-
-
-def _method_key(run: RecordedRun) -> dict[str, Any]:
-    flat = flatten(run.settings.to_dict())
-    return {key: value for key, value in flat.items() if not key.startswith(NOT_THE_METHOD)}

@@ -51,11 +51,12 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_
     """One column per method, or per run, a few per block; speed-ups are relative to the first."""
     groups = groups_of(comparison, per_run, titles)
     names = [group.title for group in groups]
-    heading, is_short = ["TRAINING COMPARISON"], all(len(name) < COLUMN_WIDTH for name in names)
-    if not is_short:
+    heading = ["TRAINING COMPARISON"]
+    if any(len(name) >= COLUMN_WIDTH for name in names):
         kind = "Run" if per_run or not comparison.has_repeats else "Method"
         heading += [f"{kind} {k}: {name}" for k, name in enumerate(names, 1)]
         names = [f"{kind} {k}" for k in range(1, len(names) + 1)]
+    heading += comparison.key_lines
     cells = {
         part: [(row, [row.cell(group, groups[0]) for group in groups]) for row in part.rows]
         for part in parts(comparison, groups)
@@ -64,7 +65,7 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_
     column = max(COLUMN_WIDTH, longest + 2)
     size = max(1, min(len(names), BLOCK_WIDTH // column))  # of a block
     width = LABEL_WIDTH + column * size
-    lines = ["=" * width, heading[0], "=" * width, *heading[1:], *([] if is_short else ["-" * width])]
+    lines = ["=" * width, heading[0], "=" * width, *heading[1:], *(["-" * width] if heading[1:] else [])]
     for begin in range(0, len(names), size):
         block = slice(begin, begin + size)
         lines += [_line("Metric", names[block], column), "-" * width]
@@ -93,7 +94,8 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per
     lines += ["", "COMPARISON", thin, *_against_first(groups)]
     lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
     if comparison.differences:
-        lines += ["", "SETTINGS THAT DIFFER", thin]
+        lines += ["", "SETTINGS THAT DIFFER", thin, *comparison.key_lines]
+        lines += [f"Of {', '.join(group.title for group in groups)}:"]
         lines += [
             f"{row.key}: {', '.join(own_values(row, group) for group in groups)}" for row in comparison.differences
         ]

@@ -25,10 +25,19 @@ class Difference(NamedTuple):
 
 def setting_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
     """The settings that differ between the runs, in the order of the schema."""
-    flat = [flatten(run.settings.to_dict()) for run in runs]
+    flat = [compared_settings(run) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings if not key.startswith(NOT_COMPARED))
     rows = [Difference(key, [settings.get(key) for settings in flat]) for key in keys]
     return [row for row in rows if any(value != row.values[0] for value in row.values)]
+
+
+def compared_settings(run: RecordedRun) -> dict[str, Any]:
+    """By "section.name", with the network that the run has used where its settings leave the choice to it."""
+    return {**flatten(run.settings.to_dict()), "policy.network": _network(run)}
+
+
+def _network(run: RecordedRun) -> str | None:
+    return run.settings.policy.network or run.summary.get("network")
 
 
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
@@ -85,7 +94,7 @@ def _games(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
 
 def _networks(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
-    listed = _listed(runs, names, lambda run: str(run.summary.get("network") or run.settings.policy.network))
+    listed = _listed(runs, names, lambda run: str(_network(run)))
     return listed and f"The runs use different networks: {listed}."
 
 

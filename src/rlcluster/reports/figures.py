@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PANELS = ("main", "diagnostics")
 MARKERS_PER_CURVE, X_MARGIN = 8, 0.03
-LEGEND_CHARACTERS, SAMPLE_CHARACTERS = 110, 8  # in a row of the legend, of which a sample of a line takes some
+LEGEND_CHARACTERS, SAMPLE_CHARACTERS = 95, 10  # in a row of the legend, of which a sample of a line takes some
+NOTE_CHARACTERS = 110  # in a line below the panels
 MAIN_HEIGHT, SMALL_HEIGHT, LEGEND_HEIGHT, TITLE_HEIGHT = 2.1, 1.6, 0.18, 0.25  # inches, of a row
 TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 STEP_UNITS = ((1e6, 1e6, "millions"), (1e4, 1e3, "thousands"), (0.0, 1.0, ""))
@@ -81,7 +83,7 @@ def draw_comparison(comparison: Comparison, paths: Sequence[Path], panels: Seque
         "diagnostics": Section("Diagnostics", _diagnostic_panels(), methods, 3, SMALL_HEIGHT),
         "seeds": Section("Single runs", main, runs, 2, MAIN_HEIGHT),
     }
-    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths)
+    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, comparison.key_lines)
 
 
 def draw_run(
@@ -165,18 +167,21 @@ def _run_series(comparison: Comparison) -> list[Series]:
     ]
 
 
-def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path]) -> None:
+def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: Sequence[str] = ()) -> None:
+    """`key` explains the names of the legend, below the panels."""
     columns, legend_rows = _legend_size([one.name for one in sections[0].series if one.name is not None])
     above = [LEGEND_HEIGHT * legend_rows, *(TITLE_HEIGHT for _ in sections[1:])]
     heights = [section.num_rows * section.row_height + extra for section, extra in zip(sections, above, strict=True)]
-    with figure_for(paths, sum(heights) + 2 * TITLE_HEIGHT) as figure:
+    key = [part for line in key for part in wrap(line, NOTE_CHARACTERS, subsequent_indent="    ")]
+    with figure_for(paths, sum(heights) + 2 * TITLE_HEIGHT + LEGEND_HEIGHT * len(key)) as figure:
         figure.suptitle(escaped(title))
         parts = figure.subfigures(len(sections), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
         handles, labels = parts[0].axes[0].get_legend_handles_labels()
         if len(labels) > 1:
             parts[0].legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
-        figure.supxlabel(_note(drawn), fontsize="medium", color="#444444")
+        note = "\n".join([*wrap(_note(drawn), NOTE_CHARACTERS), *map(escaped, key)])
+        figure.supxlabel(note, fontsize="medium", color="#444444")
 
 
 def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:
@@ -194,10 +199,16 @@ def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:
 
 
 def _legend_size(names: Sequence[str]) -> tuple[int, int]:
-    """Columns and rows."""
-    longest = max(map(len, names), default=0) + SAMPLE_CHARACTERS
+    """Columns and lines."""
+    lines = [_wrapped(name).split("\n") for name in names]
+    longest = max((len(line) for own in lines for line in own), default=0) + SAMPLE_CHARACTERS
     columns = max(1, min(len(names), LEGEND_CHARACTERS // longest))
-    return columns, -(-len(names) // columns)
+    return columns, -(-len(names) // columns) * max(map(len, lines), default=0)
+
+
+def _wrapped(name: str) -> str:
+    """A name that a row of the legend can hold."""
+    return fill(name, LEGEND_CHARACTERS - SAMPLE_CHARACTERS)
 
 
 def _note(curves: Sequence[MethodCurve]) -> str:
@@ -255,7 +266,7 @@ def _draw_curve(axis: Axes, curve: MethodCurve, series: Series, x_scale: float, 
     positions, values, low, high = (curve.positions / x_scale, *(part / y_scale for part in curve[1:4]))
     look["markevery"] = [-1] if series.is_thin else max(1, len(positions) // MARKERS_PER_CURVE)
     look |= {"linewidth": 0.6, "alpha": 0.75} if series.is_thin else {}
-    axis.plot(positions, values, label=None if series.name is None else escaped(series.name), **look)
+    axis.plot(positions, values, label=None if series.name is None else escaped(_wrapped(series.name)), **look)
     if series.has_band and not np.isnan(low).all():
         axis.fill_between(positions, low, high, color=look["color"], alpha=0.15, linewidth=0)
 

@@ -9,7 +9,7 @@ from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.schema import BUDGETS
 from rlcluster.system.console import counted
 
-LISTED = 3  # more than this many games are counted, not listed
+LISTED, LISTED_METHODS = 3, 5  # more games or methods are counted, not listed
 SEPARATOR = " · "
 
 
@@ -24,7 +24,8 @@ def headline(comparison: Comparison) -> list[str]:
     each = "each " if len(methods) > 1 else ""
     counts = sorted({len(positions) for positions in comparison.methods.values()})
     number = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
-    trained = f"{joined(methods)} {'were' if len(methods) > 1 else 'was'} {each}trained in {number}"
+    who = joined(methods) if len(methods) <= LISTED_METHODS else f"{len(methods)} methods"
+    trained = f"{who} {'were' if len(methods) > 1 else 'was'} {each}trained in {number}"
     budget = budget_text(runs)
     limit = "under different budgets" if budget.startswith("different") else f"of {budget}"
     first = f"{trained} {limit} on {games_text(runs)}, on {cores_text(runs)} ({seeds_text(runs)})."

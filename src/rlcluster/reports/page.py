@@ -114,6 +114,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "warnings": comparison.warnings,
         "has_repeats": comparison.has_repeats,
         "numbers": NUMBERS if comparison.has_repeats else "",
+        "key_lines": comparison.key_lines,
         "results": _results_table(comparison, groups_of(comparison)),
         "single_runs": _results_table(comparison, groups_of(comparison, per_run=True)),
         "details": _details_table(comparison),

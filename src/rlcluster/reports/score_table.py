@@ -173,6 +173,7 @@ def _caption(comparison: Comparison) -> str:
         kind = ", normalised by each game's range" if comparison.scoring.is_normalised else ""
         parts.append(f"Score: {comparison.scoring.source}{kind}.")
         parts += [comparison.scoring.why_uncertain] if comparison.scoring.why_uncertain else []
+    parts += [f"{line}." for line in comparison.key_lines]
     parts.append(NUMBERS)
     return " ".join(parts)
 
