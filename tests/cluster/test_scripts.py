@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from rlcluster.cluster.script import FINAL_CODES_OF_A_TASK, Work, make_script, p
 from rlcluster.cluster.settings import JobSettings
 from rlcluster.system.errors import UserError
 
-from conftest import CARTPOLE, command, flags
+from conftest import CARTPOLE, command, flags, metrics
 
 SRUN = """#!/bin/bash
 # Ends with the next of the codes; `save` before a code writes a checkpoint, `wait` waits for SIGUSR1 first.
@@ -325,6 +326,42 @@ def test_a_site_may_have_modules_an_environment_or_a_container() -> None:
     contained = JobSettings.model_validate({"container": "/shared/rl.sif", "binds": ["/scratch", "/data"]})
     image = "apptainer exec --bind /scratch --bind /data /shared/rl.sif python -m rlcluster"
     assert program_words(contained, "rlcluster") == image.split()
+
+
+APPTAINER = """#!/bin/bash
+# apptainer exec --bind FOLDER IMAGE COMMAND ...: runs the command here, where the image's Python is this one.
+echo "apptainer $1 $2 $3 $4" >> "$STUBS/calls"
+shift 4
+PATH="$IMAGE_PATH:$PATH" exec "$@"
+"""
+STARTING_SRUN = """#!/bin/bash
+# One rank, which is started as srun would.
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("total_updates", [1, 0])
+def test_a_training_runs_in_a_container_whose_exit_code_is_the_jobs(total_updates: int, site: Site) -> None:
+    for name, text in {"apptainer": APPTAINER, "srun": STARTING_SRUN}.items():
+        (site.folder / "bin" / name).write_text(text)
+        (site.folder / "bin" / name).chmod(0o755)
+    run, image = site.folder / "run", site.folder / "my image.sif"
+    job = JobSettings.model_validate({"time": "1h", "container": str(image), "binds": "/data"})
+    training = ["train", "ppo", "--in-job", "--output-dir", str(run)]
+    training += flags({**CARTPOLE, "--total-updates": total_updates})
+    script = site.folder / "job.sh"
+    script.write_text(make_script(Work(run, run, training), run / "jobs", job, SCHEDULERS["slurm"], None))
+    environment = {**site.environment(), "IMAGE_PATH": str(Path(sys.executable).parent)}
+    ended = subprocess.run(["bash", script], env=environment, timeout=200, check=False)
+    assert site.calls("apptainer") == [f"apptainer exec --bind /data {image}"]
+    history = (run / "jobs" / "17" / "history.txt").read_text()
+    if total_updates:
+        assert (ended.returncode, history.endswith(" finished\n"), len(metrics(run))) == (0, True, 1)
+    else:
+        assert ended.returncode == 2
+        assert "failed with exit code 2: starting it again would not help" in history
 
 
 def test_on_pbs_the_hosts_process_alone_enters_the_container(tmp_path: Path) -> None:
