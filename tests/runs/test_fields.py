@@ -37,7 +37,7 @@ def test_a_field_that_is_not_in_the_table_is_neither_logged_nor_read(tmp_path):
     log.add({"update": 1, "steps_global": 8, "elapsed_seconds": 1.0, "fps": 8.0})
     with pytest.raises(ValueError, match=r"mystery: not in the table of logged fields"):
         log.add({"update": 2, "steps_global": 16, "mystery": 1.0})
-    log.close(quietly=False)
+    log.close("finished")
     metrics = read_metrics_file(tmp_path / "metrics.jsonl")
     np.testing.assert_array_equal(metrics["fps"], [8.0])
     assert np.isnan(metrics["staleness_max"]).all()

@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+import rlcluster
 from rlcluster.runs.log import RunLog
 from rlcluster.runs.loggers import LogStart, make_loggers, refuse_missing_loggers
+from rlcluster.runs.status import StateName
 from rlcluster.system.errors import UserError
 
 SETTINGS = {"training.learning_rate": 5e-4, "env.name": "maze", "parallel.pin_workers": True, "env.wrappers": None}
@@ -22,12 +24,25 @@ RECORD = {"update": 1, "steps_global": 128, "elapsed_seconds": 2.0, "fps": 64.0,
 SCALARS = {"time/updates": 1, "time/fps": 64.0, "time/time_elapsed": 2.0}
 
 
-def write(folder: Path, *names: str) -> None:
+def start_in(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> LogStart:
+    return LogStart(folder / "my run", folder, folder, settings, 0)
+
+
+def write(folder: Path, *names: str, status: StateName = "finished") -> None:
     """One update, with every number that a record has."""
-    log = RunLog(LogStart(folder / "my run", folder, folder, SETTINGS, 0), 0, names)
+    log = RunLog(start_in(folder), 0, names)
     log.add(RECORD)
     log.sync()
-    log.close(quietly=False)
+    log.close(status)
+
+
+def own_logger(folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, body: str) -> None:
+    """Makes `own_logger:Mine`."""
+    code = f"import rlcluster\nseen = []\nclass Mine(rlcluster.Logger):\n    {method}\n        {body}\n"
+    (folder / "own_logger.py").write_text(code)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_logger", raising=False)
 
 
 def test_tensorboard_has_the_scalars_and_the_hyper_parameters(tmp_path: Path) -> None:
@@ -45,42 +60,190 @@ def test_tensorboard_has_the_scalars_and_the_hyper_parameters(tmp_path: Path) ->
 
 def test_a_resumed_log_does_not_begin_its_session_again(tmp_path: Path) -> None:
     (logger,) = make_loggers(["tensorboard"], LogStart(tmp_path, tmp_path, tmp_path, SETTINGS, 128))
-    logger.close()
+    logger.close("finished")
     events = EventAccumulator(str(tmp_path)).Reload()
     with pytest.raises(KeyError):
         events.PluginTagToContent(metadata.PLUGIN_NAME)
 
 
-def test_mlflow_has_them_in_its_file_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real package, with files below the run's logs."""
     pytest.importorskip("mlflow", reason="mlflow is not installed: pip install mlflow-skinny")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    write(tmp_path, "mlflow")
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real package, offline."""
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def mlflow_run(folder: Path) -> Any:
+    """The one run of a file store, and the client that has read it."""
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    client: Any = MlflowClient((folder / "mlruns").as_uri())
     (experiment,) = (one for one in client.search_experiments() if one.name == "rlcluster")
     (run,) = client.search_runs([experiment.experiment_id])
+    return run, client
+
+
+def wandb_parts(folder: Path) -> list[list[Any]]:
+    """The records of each part of a run, oldest part first."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+    return [[Record.FromString(data) for data in leveldb_records(file.read_bytes())] for file in files]
+
+
+def history(records: list[Any]) -> list[dict[str, float]]:
+    """The rows of the charts."""
+    rows = [one.history.item for one in records if one.HasField("history")]
+    return [{item.key or "/".join(item.nested_key): float(item.value_json) for item in row} for row in rows]
+
+
+def test_mlflow_has_them_in_its_file_store(tmp_path: Path, mlflow: None) -> None:
+    write(tmp_path, "mlflow")
+    run, client = mlflow_run(tmp_path)
     assert (run.info.run_name, run.info.status) == ("my run", "FINISHED")
     assert run.data.metrics == SCALARS
     assert run.data.params["training.learning_rate"] == "0.0005"
     assert client.get_metric_history(run.info.run_id, "time/fps")[0].step == 128
 
 
-def test_wandb_has_them_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
+def test_wandb_has_them_offline(tmp_path: Path, wandb: None) -> None:
     write(tmp_path, "wandb")
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    records = [Record.FromString(data) for data in leveldb_records(file.read_bytes())]
+    (records,) = wandb_parts(tmp_path)
     (run,) = (one.run for one in records if one.HasField("run"))
     assert run.display_name == "my run"
     assert {item.key: item.value_json for item in run.config.update}["env.name"] == '"maze"'
-    (history,) = (one.history for one in records if one.HasField("history"))
-    logged = {item.key or "/".join(item.nested_key): item.value_json for item in history.item}
-    assert {tag: float(logged[tag]) for tag in SCALARS} == SCALARS
-    assert logged["_step"] == "128"
+    (row,) = history(records)
+    assert {tag: row[tag] for tag in SCALARS} == SCALARS
+    assert row["_step"] == 128
+
+
+def test_wandb_has_evaluations_of_an_earlier_step_under_that_step(tmp_path: Path, wandb: None) -> None:
+    log = RunLog(start_in(tmp_path), 0, ["wandb"])
+    log.add({**RECORD, "steps_global": 128})
+    log.add({**RECORD, "steps_global": 256, "update": 2})
+    log.add_evaluation({"update": 1, "steps_global": 128, "reward_mean": 7.5})
+    log.add({**RECORD, "steps_global": 384, "update": 3})
+    log.close("finished")
+    (records,) = wandb_parts(tmp_path)
+    rows = history(records)
+    assert [row["_step"] for row in rows] == [128, 256, 384]
+    (row,) = (row for row in rows if "eval/mean_reward" in row)
+    assert (row["eval/mean_reward"], row["eval/steps_global"]) == (7.5, 128)
+    (axis,) = (one.metric for one in records if one.HasField("metric"))
+    assert (axis.glob_name, axis.step_metric) == ("eval/*", "eval/steps_global")
+
+
+@pytest.mark.parametrize(
+    ("status", "theirs"), [("finished", "FINISHED"), ("preempted", "KILLED"), ("failed", "FAILED")]
+)
+def test_mlflow_knows_how_a_run_ended(tmp_path: Path, mlflow: None, status: StateName, theirs: str) -> None:
+    write(tmp_path, "mlflow", status=status)
+    assert mlflow_run(tmp_path)[0].info.status == theirs
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "is_preempting"), [("finished", 0, False), ("preempted", 1, True), ("failed", 1, False)]
+)
+def test_wandb_knows_how_a_run_ended(
+    tmp_path: Path, wandb: None, status: StateName, exit_code: int, is_preempting: bool
+) -> None:
+    write(tmp_path, "wandb", status=status)
+    (records,) = wandb_parts(tmp_path)
+    assert [one.exit.exit_code for one in records if one.HasField("exit")] == [exit_code]
+    assert any(one.HasField("preempting") for one in records) is is_preempting
+
+
+def test_a_resumed_run_is_continued_in_mlflow(tmp_path: Path, mlflow: None) -> None:
+    write(tmp_path, "mlflow", status="preempted")
+    log = RunLog(start_in(tmp_path, {**SETTINGS, "env.name": "chaser", "env.seed": 1}), 1, ["mlflow"])
+    assert mlflow_run(tmp_path)[0].info.status == "RUNNING"
+    log.add({**RECORD, "update": 2, "steps_global": 256})
+    log.close("finished")
+    run, client = mlflow_run(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert [one.step for one in client.get_metric_history(run.info.run_id, "time/fps")] == [128, 256]
+    assert (run.data.params["env.name"], run.data.params["env.seed"]) == ("maze", "1")
+
+
+def test_a_resumed_run_is_continued_in_wandb(tmp_path: Path, wandb: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "wandb", status="preempted")
+    monkeypatch.delenv("WANDB_MODE")  # as it was begun
+    log = RunLog(start_in(tmp_path), 1, ["wandb"])
+    log.add({**RECORD, "update": 2, "steps_global": 256})
+    log.close("finished")
+    parts = wandb_parts(tmp_path)
+    runs = [one.run for records in parts for one in records if one.HasField("run")]
+    assert runs[0].run_id == runs[1].run_id
+    assert [run.resume for run in runs] == [False, True]
+    assert [[row["_step"] for row in history(records)] for records in parts] == [[128], [256]]
+
+
+def test_a_run_that_mlflow_does_not_know_any_more_is_refused(
+    tmp_path: Path, mlflow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "elsewhere").as_uri())
+    with pytest.raises(UserError) as error:
+        RunLog(start_in(tmp_path), 1, ["mlflow"])
+    assert str(error.value).startswith("output.loggers=mlflow: Run ")
+    assert str(error.value).endswith(
+        f" not found; set MLFLOW_TRACKING_URI as before, or remove {tmp_path}/loggers.json to begin another"
+    )
+
+
+def test_a_run_that_fails_is_resumed_and_evaluated_is_one_run_everywhere(
+    tmp_path: Path, mlflow: None, wandb: None
+) -> None:
+    class Broken(rlcluster.Callback):
+        def on_update(self, record: dict[str, Any]) -> None:
+            if record["update"] == 3:
+                raise ZeroDivisionError
+
+    small = {"env": "CartPole-v1", "num_envs": 4, "n_steps": 32, "num_threads": 1, "checkpoint_updates": 2}
+    path = tmp_path / "my run"
+    with pytest.raises(ZeroDivisionError):
+        rlcluster.train("ppo", logger="mlflow,wandb", total_updates=4, output_dir=path, callbacks=[Broken()], **small)
+    folder = path / "logs" / "PPO_Sequential"
+    assert mlflow_run(folder)[0].info.status == "FAILED"
+    rlcluster.train(resume=True, output_dir=path)
+    result = rlcluster.evaluate(path, num_episodes=3, num_threads=1, json=path / "evaluation.json")
+    run, client = mlflow_run(folder)
+    assert run.info.status == "FINISHED"
+    score = result.results["test"]["reward_mean"]
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "eval/mean_reward")] == [
+        (512, score)
+    ]
+    parts = wandb_parts(folder)
+    assert len({one.run.run_id for records in parts for one in records if one.HasField("run")}) == 1
+    assert [one.exit.exit_code for records in parts for one in records if one.HasField("exit")] == [1, 0, 0]
+    assert [[row["_step"] for row in history(records)] for records in parts] == [[128, 256, 384], [384, 512], [512]]
+    assert (history(parts[2])[0]["eval/mean_reward"], history(parts[2])[0]["eval/steps_global"]) == (score, 512)
+
+
+def test_an_evaluation_says_which_logger_does_not_have_it(
+    tmp_path: Path, mlflow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"env": "CartPole-v1", "num_envs": 4, "n_steps": 32, "num_threads": 1, "total_updates": 1}
+    path = rlcluster.train("ppo", logger="mlflow", output_dir=tmp_path / "run", **small).path
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "elsewhere").as_uri())
+    rlcluster.evaluate(path, num_episodes=1, num_threads=1, json=path / "evaluation.json")
+    assert "the evaluation is not in mlflow: output.loggers=mlflow: Run " in capsys.readouterr().err
+    assert (path / "evaluation.json").exists()
+
+
+def test_a_failed_run_stays_failed_where_a_logger_fails_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_logger(tmp_path, monkeypatch, "def close(self, status):", "seen.append(status); raise ZeroDivisionError")
+    write(tmp_path, "own_logger:Mine", "own_logger:Mine", status="failed")
+    assert sys.modules["own_logger"].seen == ["failed", "failed"]
+    with pytest.raises(ZeroDivisionError):
+        write(tmp_path, "own_logger:Mine")
 
 
 def leveldb_records(content: bytes) -> Iterator[bytes]:
@@ -101,13 +264,7 @@ def leveldb_records(content: bytes) -> Iterator[bytes]:
 
 
 def test_an_own_logger_is_found_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_logger.py").write_text(
-        "import rlcluster\nseen = []\n"
-        "class Mine(rlcluster.Logger):\n"
-        "    def add(self, step, scalars):\n        seen.append((step, dict(scalars)))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    own_logger(tmp_path, monkeypatch, "def add(self, step, scalars):", "seen.append((step, dict(scalars)))")
     write(tmp_path, "own_logger:Mine")
     seen: list[tuple[int, Mapping[str, Any]]] = sys.modules["own_logger"].seen
     assert seen == [(128, SCALARS)]

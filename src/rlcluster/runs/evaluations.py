@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlcluster.runs.config import is_run
-from rlcluster.runs.files import CLIP_FILE, CLIP_FILES, EVALUATION_FILE, EVALUATION_FILES, read_json
+from rlcluster.runs.config import is_run, read_run_settings
+from rlcluster.runs.files import CLIP_FILE, CLIP_FILES, EVALUATION_FILE, EVALUATION_FILES, metrics_file, read_json
+from rlcluster.runs.loggers import LogStart, known_loggers, make_loggers
 from rlcluster.runs.metrics import number
+from rlcluster.runs.status import read_state
 from rlcluster.settings.games import game_name
+from rlcluster.settings.loading import flatten
 from rlcluster.system.atomic_file import write_json
+from rlcluster.system.console import warn
+from rlcluster.system.errors import UserError
 
 
 class Evaluation(NamedTuple):
@@ -44,14 +49,35 @@ def clips_of(run: Path) -> list[Path]:
 
 
 def write_evaluation(file: Path, facts: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> None:
-    """`facts`: checkpoint, env, steps_global, deterministic, seed. `results` by levels. Inside a run directory, also as
-    TensorBoard's events.
+    """`facts`: checkpoint, env, steps_global, deterministic, seed. `results` by levels. Inside a run directory, also to
+    the run's loggers.
     """
     write_json(file, {**facts, "results": results})
     if is_run(file.parent):
         from rlcluster.runs.event_file import write_evaluation_events  # TensorBoard's format takes long to import
 
         write_evaluation_events(file.parent, int(facts["steps_global"]), results)
+        _send_to_loggers(file.parent, int(facts["steps_global"]), results)
+
+
+def _send_to_loggers(run: Path, steps_global: int, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """To those that know the run by an id, unless it is being written: then they are its writer's."""
+    settings, state = read_run_settings(run), read_state(run)
+    folder = metrics_file(run, settings).parent
+    if state is None or state.state == "running":
+        return
+    from rlcluster.runs.event_file import evaluation_scalars
+
+    start = LogStart(run.resolve(), folder, folder, flatten(settings.to_dict()), None)
+    for name in known_loggers(folder):
+        try:
+            (logger,) = make_loggers([name], start)
+        except UserError as error:  # the evaluation itself is written
+            warn(f"the evaluation is not in {name}: {error}")
+            continue
+        for levels, result in results.items():
+            logger.add(steps_global, evaluation_scalars(result, levels))
+        logger.close(state.state)
 
 
 def episodes_evaluated(run: Path) -> set[int]:

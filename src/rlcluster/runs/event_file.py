@@ -17,14 +17,15 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlcluster.runs.files import EVALUATION_EVENTS_FOLDER, EVENT_FILE
-from rlcluster.runs.loggers import Logger, LogStart
+from rlcluster.runs.loggers import EVALUATION, Logger, LogStart
+from rlcluster.runs.status import StateName
 
 FLUSH_SECONDS = 10
 EVALUATION_TAGS = {
-    "reward_mean": "eval/mean_reward",
-    "length_mean": "eval/mean_ep_length",
-    "levels_completed": "eval/levels_completed",
-    "action_information": "eval/action_information",
+    "reward_mean": f"{EVALUATION}mean_reward",
+    "length_mean": f"{EVALUATION}mean_ep_length",
+    "levels_completed": f"{EVALUATION}levels_completed",
+    "action_information": f"{EVALUATION}action_information",
 }
 LEVELS = {"test": "", "train": "_training_levels"}  # after the tag
 
@@ -54,7 +55,8 @@ class EventFile(Logger):
         self._file.flush()
         self._flushed_at = time.perf_counter()
 
-    def close(self) -> None:
+    def close(self, status: StateName) -> None:
+        del status
         self._file.close()
 
     def _write(self, event: Event) -> None:
@@ -87,7 +89,7 @@ def write_evaluation_events(run: Path, steps_global: int, results: Mapping[str, 
         for levels, result in results.items():
             events.add(steps_global, evaluation_scalars(result, levels))
     finally:
-        events.close()
+        events.close("finished")
 
 
 def evaluation_scalars(result: Mapping[str, Any], levels: str = "test") -> dict[str, float]:

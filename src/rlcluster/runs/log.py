@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ from rlcluster.runs.event_file import evaluation_scalars
 from rlcluster.runs.files import INTERIM_FILE, METRICS_FILE
 from rlcluster.runs.loggers import LogStart, make_loggers
 from rlcluster.runs.metrics import read_metrics
+from rlcluster.runs.status import StateName
 from rlcluster.system.atomic_file import StorageError, write_atomically
 from rlcluster.system.console import counted, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
@@ -77,14 +79,18 @@ class RunLog:
         except OSError as error:
             raise self._not_writable(error) from None
 
-    def close(self, quietly: bool) -> None:
-        """Closing writes what is still buffered; `quietly` where a first error is already on its way to the user."""
-        for file in (self._metrics, *self._loggers):
+    def close(self, status: StateName) -> None:
+        """Closing writes what is still buffered. Of a failed run, the first error is already on its way to the user."""
+        closing: list[Callable[[], None]] = [partial(logger.close, status) for logger in self._loggers]
+        for close in (self._metrics.close, *closing):
             try:
-                file.close()
-            except OSError as error:
-                if not quietly:
+                close()
+            except Exception as error:
+                if status == "failed":
+                    continue
+                if isinstance(error, OSError):
                     raise self._not_writable(error) from None
+                raise
 
     def _not_writable(self, error: OSError) -> StorageError:
         return StorageError(str(self._folder), error)

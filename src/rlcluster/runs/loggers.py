@@ -13,10 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlcluster.runs.files import LOGGERS_FILE, read_json
+from rlcluster.runs.status import StateName
+from rlcluster.system.atomic_file import write_json
 from rlcluster.system.errors import UserError
 from rlcluster.system.import_path import load_object
 
 EXPERIMENT = "rlcluster"  # of MLflow
+MLFLOW_STATUS = {"finished": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
+EVALUATION = "eval/"  # tags of evaluations begin with it
 
 
 class LogStart(NamedTuple):
@@ -36,13 +41,15 @@ class Logger:
         """The run begins or is resumed."""
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Numbers by tag, after `step` environment steps."""
+        """Numbers by tag, after `step` environment steps: those of an update, or those of an evaluation (eval/...),
+        which may be of an earlier step.
+        """
 
     def flush(self) -> None:
         """A checkpoint is about to be written."""
 
-    def close(self) -> None:
-        """The run has ended, in whatever way."""
+    def close(self, status: StateName) -> None:
+        """The run has ended: it is finished, preempted (a signal stopped it) or failed."""
 
 
 class WandbLogger(Logger):
@@ -50,22 +57,33 @@ class WandbLogger(Logger):
 
     def __init__(self, start: LogStart) -> None:
         self._wandb = _optional("wandb", "wandb")
+        known = known_loggers(start.folder).get("wandb", {})
         try:
             self._run = self._wandb.init(
                 dir=str(start.folder),
                 name=start.run.name,
                 config=dict(start.hyper_parameters),
                 settings=self._wandb.Settings(silent=True, console="off"),
+                id=known.get("id"),
+                resume="allow" if known else None,
+                mode=None if "WANDB_MODE" in os.environ else known.get("mode"),
             )
         except self._wandb.Error as error:  # no account, or no connection
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise UserError(f"output.loggers=wandb: {reason}; or set WANDB_MODE=offline") from None
+            raise UserError(f"output.loggers=wandb: {_one_line(error)}; or set WANDB_MODE=offline") from None
+        self._run.define_metric(f"{EVALUATION}*", step_metric=f"{EVALUATION}steps_global")
+        _keep_known(start.folder, "wandb", {"id": self._run.id, "mode": self._run.settings.mode})
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
-        self._run.log(dict(scalars), step=step)
+        """Its own step never goes back, else the numbers are dropped: evaluations have their step among them."""
+        if any(tag.startswith(EVALUATION) for tag in scalars):
+            self._run.log({**scalars, f"{EVALUATION}steps_global": step}, step=max(step, self._run.step))
+        else:
+            self._run.log(dict(scalars), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, status: StateName) -> None:
+        if status == "preempted":
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if status == "finished" else 1)
         self._wandb.teardown()  # its service writes the file later than `finish` returns, and ranks leave at once
 
 
@@ -75,6 +93,7 @@ class MlflowLogger(Logger):
     def __init__(self, start: LogStart) -> None:
         _optional("mlflow", "mlflow-skinny")
         from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         self._metric = Metric
@@ -83,19 +102,34 @@ class MlflowLogger(Logger):
             uri = (start.folder / "mlruns").resolve().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 wants a database server
         self._client: Any = MlflowClient(tracking_uri=uri)
+        known = known_loggers(start.folder).get("mlflow")
+        try:
+            self._id = self._begin(start.run.name) if known is None else self._continue(known["id"])
+            there = self._client.get_run(self._id).data.params  # which cannot be changed
+            params = [Param(key, str(value)) for key, value in start.hyper_parameters.items() if key not in there]
+            self._client.log_batch(self._id, params=params)
+        except MlflowException as error:
+            file = start.folder / LOGGERS_FILE
+            remedy = "" if known is None else f"; set MLFLOW_TRACKING_URI as before, or remove {file} to begin another"
+            raise UserError(f"output.loggers=mlflow: {_one_line(error)}{remedy}") from None
+        _keep_known(start.folder, "mlflow", {"id": self._id})
+
+    def _begin(self, name: str) -> str:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(EXPERIMENT)
-        self._id = self._client.create_run(experiment, run_name=start.run.name).info.run_id
-        params = [Param(key, str(value)) for key, value in start.hyper_parameters.items()]
-        self._client.log_batch(self._id, params=params)
+        return str(self._client.create_run(experiment, run_name=name).info.run_id)
+
+    def _continue(self, known: str) -> str:
+        self._client.update_run(known, status="RUNNING")
+        return known
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(tag, value, now, step) for tag, value in scalars.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
+    def close(self, status: StateName) -> None:
+        self._client.set_terminated(self._id, MLFLOW_STATUS[status])
 
 
 OWN: Mapping[str, type[Logger]] = {"wandb": WandbLogger, "mlflow": MlflowLogger}
@@ -104,6 +138,15 @@ OWN: Mapping[str, type[Logger]] = {"wandb": WandbLogger, "mlflow": MlflowLogger}
 def make_loggers(names: Sequence[str], start: LogStart) -> list[Any]:
     """The loggers of `output.loggers`, in that order."""
     return [_class_of(name)(start) for name in names]
+
+
+def known_loggers(folder: Path) -> dict[str, dict[str, str]]:
+    """What Weights & Biases and MLflow call the run with these logs, by logger: a resumed run continues it there."""
+    return read_json(folder / LOGGERS_FILE, []) or {}
+
+
+def _keep_known(folder: Path, name: str, known: Mapping[str, str]) -> None:
+    write_json(folder / LOGGERS_FILE, {**known_loggers(folder), name: known})
 
 
 def refuse_missing_loggers(names: Sequence[str]) -> None:
@@ -131,3 +174,7 @@ def _optional(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         raise UserError(f"output.loggers={module} needs a package: pip install {package}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

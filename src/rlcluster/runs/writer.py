@@ -22,7 +22,7 @@ from rlcluster.runs.checkpoints import (
     step_checkpoints,
 )
 from rlcluster.runs.config import is_run, read_run_settings, write_run_settings
-from rlcluster.runs.files import EVENT_FILES, METRICS_FILE, SUMMARY_FILE, RunFiles, refuse_occupied
+from rlcluster.runs.files import EVENT_FILES, LOGGERS_FILE, METRICS_FILE, SUMMARY_FILE, RunFiles, refuse_occupied
 from rlcluster.runs.log import RunLog
 from rlcluster.runs.loggers import LogStart, refuse_missing_loggers
 from rlcluster.runs.machines import record_machine
@@ -118,7 +118,7 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._log.close(quietly=error is not None)
+            self._log.close(self._state.state if error is None else "failed")
             if self._untrained is not None and (isinstance(error, UserError) or self._state.state == "preempted"):
                 self._untrained.remove()
             elif error is not None:
@@ -212,7 +212,7 @@ class Made(NamedTuple):
     def remove(self) -> None:
         """As far as it can be: the reason for it is on its way to the user."""
         path, logs = self.files.path, self.files.logs
-        for content in (logs / METRICS_FILE, *path.iterdir()):  # without a run, there are none
+        for content in (logs / METRICS_FILE, logs / LOGGERS_FILE, *path.iterdir()):  # without a run, there are none
             shutil.rmtree(content, ignore_errors=True)
             with contextlib.suppress(OSError):  # it was a folder, or the disk is gone
                 content.unlink()
