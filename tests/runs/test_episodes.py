@@ -28,6 +28,7 @@ def test_initial_recent_and_best_are_means_over_a_hundred_episodes() -> None:
     history.add(rows(*[2.0] * 50))
     assert history.initial_reward == 1.0
     assert history.best_reward == 5.0
+    assert history.total == 250
     assert history.recent_reward() == pytest.approx(3.5)
     assert history.recent_std() == pytest.approx(1.5)
 

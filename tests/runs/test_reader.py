@@ -117,6 +117,7 @@ def test_the_summary_of_an_unfinished_run_comes_from_its_metrics(tmp_path):
     run = write_run(tmp_path / "run", {}, REWARDS, fps=500.0, summary=None)
     summary = read_run(run).summary
     assert summary["total_timesteps"] == 20_000
+    assert summary["total_episodes"] == 200  # ten in each update
     assert summary["duration_seconds"] == pytest.approx(40.0)
     assert summary["average_fps"] == pytest.approx(500.0)
     assert summary["final_fps"] == pytest.approx(500.0)

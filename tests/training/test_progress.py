@@ -29,6 +29,7 @@ SUMMARY = {
     "duration_seconds": 3600.0,
     "total_timesteps": 5_471_232,
     "total_updates": 1342,
+    "total_episodes": 5123,
     "average_fps": 1519.8,
     "final_fps": 1518.2,
     "initial_reward": 2.45,
@@ -112,8 +113,24 @@ def test_the_summary_has_the_shape_that_users_know():
     assert training_summary(SUMMARY, "./benchmarks/sequential_1h") == SUMMARY_TEXT
 
 
+@pytest.mark.parametrize(("episodes", "said"), [(100, "100 episodes"), (7, "7 episodes"), (1, "1 episode")])
+def test_a_summary_says_over_how_many_episodes_its_rewards_are(episodes, said):
+    lines = training_summary({**SUMMARY, "total_episodes": episodes}, "runs/a").splitlines()
+    assert lines[10:13] == [
+        f"  Initial Reward: 2.45 (first {said})",
+        f"  Final Reward: 7.23 (last {said})",
+        f"  Best Reward: 8.91 (best {episodes} in a row)",
+    ]
+
+
 def test_a_summary_without_episodes_has_dashes():
-    nothing = {"initial_reward": None, "final_reward": None, "best_reward": None, "final_fps": None}
+    nothing = {
+        "total_episodes": 0,
+        "initial_reward": None,
+        "final_reward": None,
+        "best_reward": None,
+        "final_fps": None,
+    }
     lines = training_summary({**SUMMARY, **nothing}, "runs/a").splitlines()
     assert "Final FPS: -" in lines
     assert lines[10:13] == ["  Initial Reward: -", "  Final Reward: -", "  Best Reward: -"]

@@ -33,7 +33,7 @@ from conftest import CARTPOLE, COINRUN, command, flags, metrics, rlcluster, star
 ENDLESS = {"--total-updates": 100_000}
 SUMMARY = [
     *("algorithm", "mode", "env", "network", "num_envs", "world_size", "num_workers", "num_threads", "num_cores"),
-    *("duration_seconds", "total_timesteps", "total_updates", "average_fps", "final_fps"),
+    *("duration_seconds", "total_timesteps", "total_updates", "total_episodes", "average_fps", "final_fps"),
     *("initial_reward", "final_reward", "best_reward", "peak_memory_gb", "timesteps_per_hour"),
     *("kernels", "background_load"),
 ]

@@ -47,6 +47,11 @@ class EpisodeHistory:
         length = sum(episode.length for episode in episodes) / len(episodes)
         return EpisodeSummary(len(episodes), _mean(rewards), _std(rewards), length)
 
+    @property
+    def total(self) -> int:
+        """Episodes that have finished so far."""
+        return self._total
+
     def recent_reward(self) -> float | None:
         """Mean over the last 100 finished episodes, or over all while there are fewer."""
         return _mean(self._rewards) if self._rewards else None

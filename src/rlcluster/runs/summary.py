@@ -20,9 +20,10 @@ class Totals(NamedTuple):
 
     steps: int
     updates: int
+    episodes: int  # that finished
     seconds: float
     final_fps: float | None  # over the last FINAL_FPS_UPDATES
-    initial_reward: float | None  # means over WINDOW episodes: the first, the last, the best
+    initial_reward: float | None  # means over WINDOW episodes, or all if there are fewer: the first, last, best
     final_reward: float | None
     best_reward: float | None
     peak_memory_gb: float | None
@@ -62,6 +63,7 @@ def make_summary(
         "duration_seconds": totals.seconds,
         "total_timesteps": totals.steps,
         "total_updates": totals.updates,
+        "total_episodes": totals.episodes,
         "average_fps": average_fps,
         "final_fps": totals.final_fps,
         "initial_reward": totals.initial_reward,
@@ -83,6 +85,7 @@ def totals_of(metrics: Metrics) -> Totals:
     return Totals(
         steps=int(steps[-1]),
         updates=int(metrics["update"][-1]),
+        episodes=int(np.nansum(metrics["episode_count"])),
         seconds=float(metrics["elapsed_seconds"][-1]),
         final_fps=float(steps[-1] - steps_before) / final_seconds if final_seconds > 0 else None,
         initial_reward=_first_known(recent[is_full]),

@@ -293,6 +293,7 @@ class Training:
         totals = Totals(
             steps=self._model.steps_global,
             updates=self._model.updates,
+            episodes=self._episodes.total,
             seconds=self._stopwatch.seconds(),
             final_fps=sum(self._recent_steps) / recent if recent else None,
             initial_reward=self._episodes.initial_reward,

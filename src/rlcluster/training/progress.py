@@ -14,7 +14,7 @@ from rlcluster.monitor.screen import Screen
 from rlcluster.monitor.view import Symbols, view
 from rlcluster.runs.fields import WINDOW
 from rlcluster.runs.status import last_saved
-from rlcluster.system.console import clock_text, say
+from rlcluster.system.console import clock_text, counted, say
 
 PLAIN_LINE_SECONDS = 10.0
 WIDTH = 70
@@ -117,6 +117,8 @@ def update_line(record: dict[str, Any]) -> str:
 
 def training_summary(summary: dict[str, Any], output_dir: str) -> str:
     """The TRAINING SUMMARY block at the end of a run."""
+    window = min(WINDOW, summary.get("total_episodes", WINDOW))  # earlier versions did not say
+    episodes = counted(window, "episode")
     lines = [
         "=" * WIDTH,
         "TRAINING SUMMARY",
@@ -128,9 +130,9 @@ def training_summary(summary: dict[str, Any], output_dir: str) -> str:
         f"Final FPS: {_number(summary['final_fps'], ',.0f')}",
         "",
         "Performance:",
-        f"  Initial Reward: {_reward(summary['initial_reward'], f'first {WINDOW} episodes')}",
-        f"  Final Reward: {_reward(summary['final_reward'], f'last {WINDOW} episodes')}",
-        f"  Best Reward: {_reward(summary['best_reward'], f'best {WINDOW} in a row')}",
+        f"  Initial Reward: {_reward(summary['initial_reward'], f'first {episodes}')}",
+        f"  Final Reward: {_reward(summary['final_reward'], f'last {episodes}')}",
+        f"  Best Reward: {_reward(summary['best_reward'], f'best {window} in a row')}",
         "",
         "Resource Usage:",
         f"  Peak Memory: {summary['peak_memory_gb']:.2f} GB",
