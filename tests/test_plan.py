@@ -33,6 +33,7 @@ from rlcluster.system.launcher import Placement
 
 FOUR = Cores(4, tuple(Core(k, k) for k in range(4)))
 HYPER_THREADS = Cores(8, tuple(Core(k, k % 4) for k in range(8)))  # four physical cores 0..3, second threads 4..7
+SIXTY_FOUR = Cores(128, tuple(Core(k, k % 64) for k in range(128)))
 UNKNOWN = Cores(4, ())  # a system that does not tell the affinity
 IMPALA = Rates(act=2000, learn=700)  # an actor's core feeds about three of the learner's
 
@@ -51,6 +52,9 @@ def plan_for(settings: Settings, cores: Cores, rates: Rates | None = None) -> Pl
 
 def test_threads_are_as_given_unless_that_would_be_more_than_32_per_core() -> None:
     assert threads_alone(None, FOUR) == 4
+    assert threads_alone(None, HYPER_THREADS) == 4  # a second thread of a core adds little
+    assert threads_alone(None, HYPER_THREADS._replace(allowed=3)) == 3
+    assert threads_alone(None, UNKNOWN) == 4
     assert threads_alone(128, FOUR) == 128
     with pytest.raises(
         UserError, match=r"num_threads=129 but this process may use 4 cores: .*; use 4, or leave it out"
@@ -64,8 +68,40 @@ def test_threads_are_as_given_unless_that_would_be_more_than_32_per_core() -> No
 def test_a_sequential_run_is_one_rank_with_all_cores_and_is_not_pinned() -> None:
     plan = plan_for(settings_for("ppo", "sequential"), HYPER_THREADS)
     (rank,) = plan.ranks
-    assert (rank.envs, rank.threads, rank.cores, rank.helpers) == (range(8), 8, (), ())
-    assert (plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 1, 8, 8)
+    assert (rank.envs, rank.threads, rank.cores, rank.helpers) == (range(8), 4, (), ())
+    assert (rank.cores_allowed, rank.cores_physical) == (8, 4)
+    assert (plan.world_size, plan.num_acting, plan.learner_threads, plan.num_cores) == (1, 1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "threads_that_pay", "expected"),
+    [
+        ("sequential", None, None, [64]),  # all physical cores
+        ("sequential", None, 8, [8]),  # as many as a backward pass of a chunk can use
+        ("sequential", "128", 8, [128]),
+        ("parallel", None, 8, [8, 8]),
+        ("parallel", None, 64, [32, 32]),
+    ],
+)
+def test_no_default_has_more_threads_than_pay(
+    mode: str, given: str | None, threads_that_pay: int | None, expected: list[int]
+) -> None:
+    """64 physical cores with two hardware threads each; two ranks in mode parallel."""
+    flags = {} if given is None else {"hardware.num_threads": given}
+    flags |= {"parallel.num_workers": "2"} if mode == "parallel" else {}
+    settings = settings_for("ppo", mode, **flags)
+    placements = local_placements(num_local_ranks(settings, SIXTY_FOUR))
+    inputs = [RankInputs(SIXTY_FOUR, placement, threads_that_pay=threads_that_pay) for placement in placements]
+    assert [rank.threads for rank in resolve(settings, inputs).ranks] == expected
+
+
+def test_no_learner_of_impala_has_more_threads_than_pay() -> None:
+    # 8 threads learn 8 * 700 samples a second, and 3 actors play 3 * 2000.
+    assert choose_split(64, IMPALA, 64, threads_that_pay=8) == (5600, 3, 8)
+    assert choose_split(64, IMPALA, 64, learner_threads=16, threads_that_pay=8).learner_threads == 16
+    inputs = RankInputs(SIXTY_FOUR, Placement(), IMPALA, threads_that_pay=8)
+    (rank,) = resolve(settings_for("impala", "parallel"), [inputs]).ranks
+    assert (rank.threads, len(rank.helpers)) == (8, 3)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +144,7 @@ def test_a_rank_without_an_environment_is_refused() -> None:
         resolve(settings_for("ppo", "distributed", **{"env.num_envs": 2}), inputs)
 
 
-@pytest.mark.parametrize(("num_ranks", "threads"), [(1, 8), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
+@pytest.mark.parametrize(("num_ranks", "threads"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1), (20, 1)])
 def test_ranks_partition_the_physical_cores_as_threads(num_ranks: int, threads: int) -> None:
     peers = Peers(0, num_ranks)
     assert share_of_rank(settings_for("ppo", "parallel"), HYPER_THREADS, peers).threads == threads
@@ -189,10 +225,10 @@ def test_launched_ranks_on_two_machines_each_use_their_own() -> None:
     inputs = [RankInputs(*one) for one in zip([FOUR, FOUR, HYPER_THREADS], placements, strict=True)]
     plan = resolve(settings_for("ppo", "distributed"), inputs)
     assert [rank.envs for rank in plan.ranks] == [range(2), range(2, 5), range(5, 8)]
-    assert [rank.threads for rank in plan.ranks] == [2, 2, 8]
-    assert [rank.cores for rank in plan.ranks] == [(0, 1), (2, 3), (0, 4, 1, 5, 2, 6, 3, 7)]
-    assert plan.num_cores == 12
-    assert [plan.learners(rank) for rank in range(3)] == [[2], [2], [8]]
+    assert [rank.threads for rank in plan.ranks] == [2, 2, 4]
+    assert [rank.cores for rank in plan.ranks] == [(0, 1), (2, 3), (0, 1, 2, 3)]
+    assert plan.num_cores == 8
+    assert [plan.learners(rank) for rank in range(3)] == [[2], [2], [4]]
     assert [rank.cores_allowed for rank in plan.ranks] == [4, 4, 8]
 
 

@@ -41,6 +41,7 @@ class RankInputs(NamedTuple):
     placement: Placement
     rates: Rates | None = None  # required where `needs_rates`
     has_kernels: bool = True  # our convolutions, whose threads are not torch's
+    threads_that_pay: int | None = None  # in a backward pass; None: nothing limits them
 
 
 class Peers(NamedTuple):
@@ -74,6 +75,7 @@ class RankPlan(NamedTuple):
     cores_allowed: int  # on its machine
     helpers: tuple[HelperPlan, ...] = ()
     num_peers: int = 1  # ranks that these cores are allowed to, this one included
+    cores_physical: int | None = None  # of those allowed; None: unknown
 
 
 class Plan(NamedTuple):
@@ -217,13 +219,15 @@ class Share(NamedTuple):
     cores: tuple[int, ...]  # pinned to these; empty: not pinned
 
 
-def share_of_rank(settings: Settings, cores: Cores, peers: Peers) -> Share:
-    """Ranks with the same cores partition them; a rank with cores of its own uses them all."""
+def share_of_rank(settings: Settings, cores: Cores, peers: Peers, threads_that_pay: int | None = None) -> Share:
+    """Ranks with the same cores partition them; a rank with cores of its own uses them all. Unless it is told how many,
+    it has no more threads than pay.
+    """
     threads = threads_alone(settings.hardware.num_threads, cores)
-    if settings.hardware.num_threads is None and _has_small_network(settings):
-        threads = 1
-    elif settings.hardware.num_threads is None and peers.size > 1:
-        threads = _physical_cores_of_rank(cores, peers.size)
+    if settings.hardware.num_threads is None:
+        if peers.size > 1:
+            threads = _physical_cores_of_rank(cores, peers.size)
+        threads = 1 if _has_small_network(settings) else min(threads, threads_that_pay or threads)
     is_pinned = settings.mode != "sequential" and settings.parallel.pin_workers and peers.are_alike
     return Share(threads, _cores_of_rank(cores, peers, threads) if is_pinned else ())
 
@@ -236,7 +240,7 @@ def _has_small_network(settings: Settings) -> bool:
 def threads_alone(given: int | None, cores: Cores) -> int:
     """Threads of a process that has the machine to itself, such as a sequential run or an evaluation."""
     refuse_too_many_threads(given, cores)
-    return given or cores.allowed
+    return given or (cores.physical if cores.affinity else cores.allowed)
 
 
 def refuse_too_many_threads(given: int | None, cores: Cores) -> None:
@@ -271,9 +275,14 @@ def partition(things: range, parts: int) -> list[range]:
 
 def _resolve_rank(settings: Settings, inputs: RankInputs, peers: Peers, envs: range) -> RankPlan:
     cores = inputs.cores
-    share = share_of_rank(settings, cores, peers)
-    allowed = cores.allowed if peers.size == 1 else cores.together or cores.allowed
-    plan = RankPlan(envs, share.threads, share.threads, share.cores, allowed, num_peers=peers.size)
+    share = share_of_rank(settings, cores, peers, inputs.threads_that_pay)
+    allowed, physical = cores.allowed, cores.physical
+    if peers.size > 1:
+        allowed, physical = cores.together or cores.allowed, cores.physical_together
+    known = physical if cores.affinity else None
+    plan = RankPlan(
+        envs, share.threads, share.threads, share.cores, allowed, num_peers=peers.size, cores_physical=known
+    )
     helpers = settings.traits.helpers_in(settings.mode)
     if helpers is None:
         return plan
@@ -305,7 +314,9 @@ def _with_actors(
     actors, threads = settings.given_helpers, settings.hardware.num_threads
     if actors is None or threads is None:
         assert inputs.rates is not None, "needs_rates says where they are required"
-        _, actors, threads = choose_split(available, inputs.rates, len(plan.envs), actors, threads)
+        _, actors, threads = choose_split(
+            available, inputs.rates, len(plan.envs), actors, threads, inputs.threads_that_pay
+        )
     is_apart = settings.parallel.pin_workers and actors + threads == available and bool(exclusive)
     # Where there are more threads than cores and our kernels have threads of their own, torch leaves the actors' cores
     # alone: its operations are short, and its threads would spin or wait for each other in between. What must be
@@ -330,19 +341,25 @@ class Split(NamedTuple):
 
 
 def choose_split(
-    cores: int, rates: Rates, most_actors: int, num_actors: int | None = None, learner_threads: int | None = None
+    cores: int,
+    rates: Rates,
+    most_actors: int,
+    num_actors: int | None = None,
+    learner_threads: int | None = None,
+    threads_that_pay: int | None = None,
 ) -> Split:
     """Actors and threads of the learner, where they are not given: those with the highest rate.
 
     Apart: A actors and L threads with a core each reach min(A act, L learn). Together, on all cores: whoever has work
     takes a core, so the cores' whole time is used, at some cost for alternating.
     """
-    threads = learner_threads or cores
+    most_threads = threads_that_pay or cores
+    threads = learner_threads or min(cores, most_threads)
     together = min(SHARED_EFFICIENCY * cores / (1 / rates.act + 1 / rates.learn), threads * rates.learn)
     enough = num_actors or min(most_actors, math.ceil(together / rates.act))
     candidates = [Split(min(together, enough * rates.act), enough, threads)]
     for actors in [num_actors] if num_actors else range(1, min(most_actors, cores - 1) + 1):
-        threads = learner_threads or cores - actors
+        threads = learner_threads or min(cores - actors, most_threads)
         if threads > 0 and actors + threads <= cores:
             candidates.append(Split(min(actors * rates.act, threads * rates.learn), actors, threads))
     return max(candidates, key=lambda candidate: (candidate.rate, -candidate.num_actors))
@@ -395,5 +412,6 @@ def _rank_from_dict(data: Mapping[str, Any]) -> RankPlan:
         HelperPlan(range(*one["envs"]), int(one["threads"]), tuple(one["cores"])) for one in data["helpers"]
     )
     threads, torch_threads, allowed = (int(data[name]) for name in ("threads", "torch_threads", "cores_allowed"))
-    num_peers = int(data.get("num_peers", 1))
-    return RankPlan(range(*data["envs"]), threads, torch_threads, tuple(data["cores"]), allowed, helpers, num_peers)
+    num_peers, physical = int(data.get("num_peers", 1)), data.get("cores_physical")
+    cores = tuple(data["cores"])
+    return RankPlan(range(*data["envs"]), threads, torch_threads, cores, allowed, helpers, num_peers, physical)

@@ -15,8 +15,8 @@ from torch.nn import functional
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.environments.randomness import Purpose, generator
 from rlcluster.networks.kernels import features
-from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk
-from rlcluster.settings.schema import KernelsName, PolicySettings
+from rlcluster.networks.kernels.library import WEIGHT_SHAPES, KernelsMissingError, Trunk, num_accumulators
+from rlcluster.settings.schema import HardwareSettings, KernelsName, PolicySettings
 from rlcluster.settings.values import is_import_path
 from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
@@ -138,10 +138,12 @@ class ConvolutionalTrunk(nn.Module):
 
     @property
     def chunk_size(self) -> int:
-        if self.kernels is None:
-            return self.torch_chunk_size
-        height, width, _ = self.kernels.image_shape
-        return max(1, self.kernels_chunk_size * 64 * 64 // (height * width))
+        return self.torch_chunk_size if self.kernels is None else self.chunk_size_with(self.kernels)
+
+    @classmethod
+    def chunk_size_with(cls, kernels: Trunk) -> int:
+        height, width, _ = kernels.image_shape
+        return max(1, cls.kernels_chunk_size * 64 * 64 // (height * width))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         features = self._convolve(observations)
@@ -207,6 +209,9 @@ class ImpalaTrunk(ConvolutionalTrunk):
         for stage in self.stages:
             hidden = stage(hidden)
         return functional.relu(hidden)
+
+
+TRUNKS: dict[str, type[ConvolutionalTrunk]] = {"impala": ImpalaTrunk, "nature": NatureTrunk}
 
 
 class ImpalaStage(nn.Module):
@@ -295,6 +300,15 @@ def kernels_of(settings: PolicySettings, spec: EnvironmentSpec, seed: int, kerne
         return make_policy(settings, spec, seed, kernels).kernels
     chosen = choose_kernels(kernels, network, spec)
     return "torch" if chosen is None else chosen.instruction_set
+
+
+def threads_that_pay(settings: PolicySettings, hardware: HardwareSettings, spec: EnvironmentSpec) -> int | None:
+    """What the backward pass of a chunk can use with our convolutions; None without them: nothing limits torch's."""
+    network = choose_network(settings, spec)
+    kernels = None if is_import_path(network) else choose_kernels(hardware.kernels, network, spec)
+    if kernels is None:
+        return None
+    return num_accumulators(hardware.chunk_size or TRUNKS[network].chunk_size_with(kernels))
 
 
 def log_probs_of(logits: Tensor, actions: Tensor) -> Tensor:

@@ -232,7 +232,9 @@ class HardwareSettings(Section):
 
     device: Literal["cpu"] = Field("cpu", description="always cpu")
     num_threads: Count | None = Field(
-        None, description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all cores, for a small MLP 1"
+        None,
+        description="threads of our kernels, torch, OpenMP, MKL, OpenBLAS; null: all physical cores that pay, for a "
+        "small MLP 1",
     )
     chunk_size: Count | None = Field(
         None, description="samples per forward and backward pass; null: as many as fit the caches"

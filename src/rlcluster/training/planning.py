@@ -18,19 +18,20 @@ MEASURED_ENVIRONMENTS = 16
 MEASURED_STEPS = 32
 
 
-def agree_on_plan(settings: Settings, ranks: Ranks, has_kernels: bool = True) -> Plan:
-    """Called once by every rank, before its loop starts."""
+def agree_on_plan(
+    settings: Settings, ranks: Ranks, has_kernels: bool = True, threads_that_pay: int | None = None
+) -> Plan:
+    """Called once by every rank, before its loop starts. The last two are of its own network and kernels."""
     envs = partition(range(settings.env.num_envs), ranks.world_size)[ranks.rank]
     refuse_idle_helpers(settings, envs)  # before anything is measured
     rates = measure(settings, len(envs)) if needs_rates(settings) else None
-    own = json.dumps(RankInputs(cores.observe(), ranks.placement, rates, has_kernels)).encode()
+    own = json.dumps(RankInputs(cores.observe(), ranks.placement, rates, has_kernels, threads_that_pay)).encode()
     return resolve(settings, [_inputs(*json.loads(part)) for part in ranks.gather_bytes([own])])
 
 
-def _inputs(observed: list[Any], placement: list[Any], rates: list[float] | None, has_kernels: bool) -> RankInputs:
-    return RankInputs(
-        cores_from(observed), Placement(*placement), None if rates is None else Rates(*rates), has_kernels
-    )
+def _inputs(observed: list[Any], placement: list[Any], rates: list[float] | None, *of_network: Any) -> RankInputs:
+    known = None if rates is None else Rates(*rates)
+    return RankInputs(cores_from(observed), Placement(*placement), known, *of_network)
 
 
 def cores_from(data: list[Any]) -> Cores:

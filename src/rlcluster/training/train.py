@@ -22,8 +22,8 @@ from rlcluster.training.callbacks import Callbacks, Listener, RemoteCallbacks, S
 from rlcluster.training.loops import Job, loop_for
 from rlcluster.training.memory import refuse_too_little_memory, refuse_too_many_processes
 from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
-from rlcluster.training.watching import hangs_end
 from rlcluster.training.warm_start import read_initial, share_initial, with_checkpoint_file
+from rlcluster.training.watching import hangs_end
 
 if TYPE_CHECKING:
     from rlcluster.exchange.ranks import Ranks
@@ -244,7 +244,8 @@ def _train_on_rank(
     chosen = settings.policy.model_copy(update={"network": network})
     settings = settings.model_copy(update={"policy": chosen})
     _refuse_before_the_run_exists(settings, start, ranks)
-    plan = agree_on_plan(settings, ranks, kernels != "torch")
+    threads_that_pay = policy.threads_that_pay(settings.policy, settings.hardware, spec)
+    plan = agree_on_plan(settings, ranks, kernels != "torch", threads_that_pay)
     refuse_too_little_memory(settings, plan, ranks.placement, spec)
     initial = read_initial(settings, spec) if ranks.rank == 0 and not start.resume else None
     cores.pin_to(plan.ranks[ranks.rank].cores)

@@ -55,9 +55,18 @@ WEIGHT_SHAPES = {
     "nature": [(32, 3, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)],
 }
 COVERED = {"impala": "sides must be multiples of 32 up to 256", "nature": "images must have 64x64 pixels"}
+# As in impala.hpp, nature.hpp and library.cpp.
+IMAGES_PER_ITEM, ITEMS_PER_ACCUMULATOR, MIN_ACCUMULATORS, MAX_ACCUMULATORS = 4, 8, 8, 64
 KEPT_BUFFERS = 2  # for later passes; only overlapping graphs would need more
 
 LAYER_KINDS = ("forward", "backward", "pool", "unpool")  # numbered as in layer_task.hpp
+
+
+def num_accumulators(num_images: int) -> int:
+    """Of a backward pass, each filled by one thread: more threads have nothing to do."""
+    num_items = -(-num_images // IMAGES_PER_ITEM)
+    wanted = min(max(num_items // ITEMS_PER_ACCUMULATOR, MIN_ACCUMULATORS), MAX_ACCUMULATORS)
+    return max(1, min(wanted, num_items))
 
 
 class KernelsMissingError(Exception):
