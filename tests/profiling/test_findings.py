@@ -87,6 +87,16 @@ def test_ranks_that_wait_for_each_other_evenly_are_not_blamed() -> None:
     assert "waiting of ranks for each other, for no one in particular" in findings(recordings).sentence()
 
 
+def test_no_rank_is_blamed_that_is_as_fast_as_the_others() -> None:
+    """It arrives last, because it began last: both work for 80 of 100 s."""
+    early = process(0, {"convolutions": 80.0, "sync": 20.0}, syncs=[[80.0, 100.0]])
+    late = process(1, {"convolutions": 80.0, "wait": 20.0}, syncs=[[100.0, 100.0]])
+    assert findings([early, late]).sentence() == (
+        "10% of the time is waiting of ranks for each other, for no one in particular: fewer ranks with more threads "
+        "each (--num-workers, --num-threads) wait less."
+    )
+
+
 def test_the_exchange_of_gradients_is_named_with_the_setting_for_slow_networks() -> None:
     recordings = [
         process(rank, {"sync": 30.0, "convolutions": 60.0}, host=f"n{rank}", syncs=[[10.0, 40.0]]) for rank in range(2)
@@ -99,6 +109,19 @@ def test_a_learner_that_waits_for_its_actors_needs_more_of_them() -> None:
     rank = RankPlan(range(8), 2, 2, (), 2, (HelperPlan(range(8), 1, ()),) * 2)
     text = findings([process(0, {"wait": 30.0, "convolutions": 60.0})], rank=rank).sentence()
     assert text.startswith("The learner waits 30% of its time for its 2 actors: --num-workers 3")
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        (2, "actor: fewer threads for the learner (--num-threads) leave more of the cores to acting."),
+        (1, "actor: more environments (--num-envs) allow more actors, but change the algorithm."),
+    ],
+)
+def test_no_more_actors_than_environments_are_advised(threads: int, expected: str) -> None:
+    rank = RankPlan(range(1), threads, threads, (), 2, (HelperPlan(range(1), 1, ()),))
+    text = findings([process(0, {"wait": 30.0, "convolutions": 60.0})], rank=rank).sentence()
+    assert text.removeprefix("The learner waits 30% of its time for its 1 ") == expected
 
 
 def test_a_learner_whose_actors_wait_needs_more_threads() -> None:
@@ -126,6 +149,26 @@ def test_cores_that_nobody_uses_are_named() -> None:
     rank = RankPlan(range(8), 1, 1, (), 4)
     text = findings([process(0, {"convolutions": 90.0})], mode="sequential", rank=rank).sentence()
     assert text == "1 of 4 cores are used: --mode parallel uses all."
+
+
+def test_a_host_whose_ranks_leave_cores_unused_is_named() -> None:
+    rank = RankPlan(range(8), 1, 1, (), 16)
+    recordings = [process(number, {"simulator": 90.0}, host=f"n{number}") for number in range(2)]
+    assert findings(recordings, "distributed", rank).sentence() == (
+        "1 of 16 cores of n0 are used: a higher --num-threads, or more ranks on each host, use all."
+    )
+
+
+def test_ranks_that_share_a_host_may_use_all_its_cores_together() -> None:
+    rank = RankPlan(range(8), 4, 4, (), 16, num_peers=4)
+    text = findings([process(number, {"simulator": 90.0}) for number in range(4)], "distributed", rank).sentence()
+    assert text.startswith("The simulator takes 90%, on 4 threads per rank: all cores are busy")
+
+
+def test_second_hardware_threads_are_not_unused_cores() -> None:
+    rank = RankPlan(range(8), 4, 4, (), 8, cores_physical=4)
+    text = findings([process(0, {"convolutions": 90.0})], mode="sequential", rank=rank).sentence()
+    assert text.endswith("nothing to gain by settings.")
 
 
 def test_small_layers_on_many_threads_are_told_to_use_one() -> None:

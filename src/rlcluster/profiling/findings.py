@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from rlcluster.networks.operations import LayerWork
-from rlcluster.plan import Plan
+from rlcluster.plan import Plan, RankPlan
 from rlcluster.profiling.analysis import EXCHANGE, NETWORK_PHASES, Profile
 from rlcluster.profiling.roofline import LayerRate, Peaks, layer_rates, network_flops
 from rlcluster.settings.schema import Settings
@@ -21,6 +21,7 @@ from rlcluster.system.phases import PHASES, Kind
 
 WAITING_SHARE, EXCHANGE_SHARE, IDLE_SHARE, SIMULATOR_SHARE, SMALL_SHARE = 0.10, 0.10, 0.15, 0.20, 0.35
 BLAME_SHARE = 0.5  # of all waiting: one rank causes it
+BLAME_SLOWNESS = 1.05  # times slower than the others: it does cause it
 ACTOR_IDLE_SHARE = 0.40  # of the actors' time
 LOAD_SHARE = 0.10  # of the cores, taken by other programs
 TINY_SHARE = 0.05  # of the peak: the calls take the time, not the arithmetic
@@ -121,15 +122,15 @@ class Findings:
         if share < WAITING_SHARE:
             return None
         slowest = max(range(len(caused)), key=caused.__getitem__)
-        if caused[slowest] < BLAME_SHARE * sum(caused):
+        ratio = self.profile.slowness(slowest)
+        if caused[slowest] < BLAME_SHARE * sum(caused) or ratio < BLAME_SLOWNESS:
             return (
                 f"{share:.0%} of the time is waiting of ranks for each other, for no one in particular: fewer ranks "
                 "with more threads each (--num-workers, --num-threads) wait less."
             )
-        rank, ratio = self.profile.ranks[slowest], self.profile.slowness(slowest)
         return (
-            f"{share:.0%} of the time is waiting for rank {slowest} ({rank.host}, {ratio:.1f} times slower than the "
-            "others): see what else runs on its cores, and its core mask."
+            f"{share:.0%} of the time is waiting for rank {slowest} ({self.profile.ranks[slowest].host}, {ratio:.1f} "
+            "times slower than the others): see what else runs on its cores, and its core mask."
         )
 
     def _exchanging(self) -> str | None:
@@ -150,17 +151,23 @@ class Findings:
         share = self.profile.split_share(Kind.IDLE.value) - self.profile.waiting_share
         if share < IDLE_SHARE or plan.learns_in_helpers or not plan.ranks[0].helpers:
             return None
-        actors = len(plan.ranks[0].helpers)
-        name = "--num-workers" if self.facts.settings.mode == "parallel" else "--workers-per-rank"
-        return (
-            f"The learner waits {share:.0%} of its time for its {counted(actors, 'actor')}: {name} {actors + 1}, or "
-            "fewer threads for the learner (--num-threads)."
-        )
+        actors = counted(len(plan.ranks[0].helpers), "actor")
+        return f"The learner waits {share:.0%} of its time for its {actors}: {self._remedy_for_a_waiting_learner()}."
+
+    def _remedy_for_a_waiting_learner(self) -> str:
+        """Every actor needs an environment."""
+        own = self.facts.plan.ranks[0]
+        if len(own.helpers) < len(own.envs):
+            name = "--num-workers" if self.facts.settings.mode == "parallel" else "--workers-per-rank"
+            return f"{name} {len(own.helpers) + 1}, or fewer threads for the learner (--num-threads)"
+        if own.threads > 1:
+            return "fewer threads for the learner (--num-threads) leave more of the cores to acting"
+        return "more environments (--num-envs) allow more actors, but change the algorithm"
 
     def _idle_actors(self) -> str | None:
         """Actors that wait for a learner which could use their cores."""
         plan, actors = self.facts.plan, [one for one in self.profile.processes if not one.is_rank]
-        if plan.learns_in_helpers or not actors or plan.learner_threads >= plan.ranks[0].cores_allowed:
+        if plan.learns_in_helpers or not actors or plan.learner_threads >= _cores_of(plan.ranks[0]):
             return None
         share = sum(one.split[Kind.IDLE.value] for one in actors) / sum(one.seconds for one in actors)
         if share < ACTOR_IDLE_SHARE:
@@ -172,12 +179,20 @@ class Findings:
         )
 
     def _unused(self) -> str | None:
+        """On the host with the most cores that nobody uses."""
         plan = self.facts.plan
-        cores = plan.ranks[0].cores_allowed
-        if plan.mode == "distributed" or plan.num_cores >= cores:
+        used = [plan.num_threads(number) * rank.num_peers for number, rank in enumerate(plan.ranks)]
+        cores = [_cores_of(rank) for rank in plan.ranks]
+        worst = max(range(plan.world_size), key=lambda number: cores[number] - used[number])
+        if used[worst] >= cores[worst]:
             return None
-        remedy = "--mode parallel" if plan.mode == "sequential" else "a higher --num-workers or --num-threads"
-        return f"{plan.num_cores} of {cores} cores are used: {remedy} uses all."
+        where, remedy = "", "a higher --num-workers or --num-threads uses all"
+        if plan.mode == "sequential":
+            remedy = "--mode parallel uses all"
+        elif plan.mode == "distributed":
+            where = f" of {self.profile.ranks[worst].host}"
+            remedy = "a higher --num-threads, or more ranks on each host, use all"
+        return f"{used[worst]} of {cores[worst]} cores{where} are used: {remedy}."
 
     def _simulating(self) -> str | None:
         share = self.profile.split_share(Kind.SIMULATOR.value)
@@ -229,3 +244,8 @@ class Findings:
     def _threads(self) -> str:
         count = self.facts.plan.ranks[0].threads
         return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _cores_of(rank: RankPlan) -> int:
+    """On its machine; a second thread of a core adds little."""
+    return rank.cores_physical or rank.cores_allowed
