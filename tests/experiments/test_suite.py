@@ -13,6 +13,7 @@ import yaml
 
 from rlcluster.experiments.side_by_side import partition_cores, run_side_by_side
 from rlcluster.experiments.suite import Part, suite_command
+from rlcluster.experiments.suite_outcomes import Share, sharing_notes
 from rlcluster.experiments.suite_plan import planned_cores, read_suite
 from rlcluster.runs.status import acquire_lock
 from rlcluster.settings.loading import load_settings
@@ -54,8 +55,8 @@ def refusal(folder: Path, **changes: Any) -> str:
 # The report of tasks
 
 
-def outcome(folder: Path, name: str, state: str = "finished") -> None:
-    content = {"name": name, "state": state, "train_seconds": 1.0, "evaluate_seconds": 0.0, "error": None}
+def outcome(folder: Path, name: str, state: str = "finished", **share: int) -> None:
+    content = {"name": name, "state": state, "train_seconds": 1.0, "evaluate_seconds": 0.0, "error": None, **share}
     (folder / "cells" / f"{name}.json").write_text(json.dumps(content))
 
 
@@ -493,10 +494,41 @@ def test_cells_side_by_side_finish_and_are_marked_as_such(tmp_path):
     assert done.returncode == 0, done.stderr
     state = json.loads((out / "suite.json").read_text())
     assert (state["jobs"], [cell["state"] for cell in state["cells"]]) == (2, ["finished"] * 4)
-    assert "2 cells run side by side, each on" in (out / "comparison.html").read_text()
+    note = "all cells ran as 2 cells side by side, each on"
+    assert note in (out / "comparison.html").read_text()
     machines = [json.loads(file.read_text())["cores_allowed"] for file in out.glob("runs/*/machine.json")]
     assert max(machines) <= cores.observe().allowed // 2
     assert (out / "comparison.tex").exists()
+    (out / "comparison.html").unlink()
+    plan = tmp_path / "tiny.yaml"
+    for arguments in (["--report-only"], []):  # also where nothing is left to do
+        assert rlcluster("suite", plan, "--output-dir", out, *arguments).returncode == 0
+        assert note in (out / "comparison.html").read_text()
+        assert json.loads((out / "suite.json").read_text())["jobs"] == 2
+
+
+def test_cells_that_ran_side_by_side_are_marked_by_every_later_report(tmp_path, capsys):
+    folder = tmp_path / "suite"
+    (folder / "cells").mkdir(parents=True)
+    for name in ("ppo", "a2c"):
+        cell = f"{name}_sequential_CartPole-v1_seed1"
+        write_run(folder / "runs" / cell, {"env.name": "CartPole-v1", "algorithm": name}, [1.0, 2.0])
+        outcome(folder, cell, **({"num_jobs": 2, "num_cores": 1} if name == "ppo" else {}))
+    assert suite_command(plan_file(tmp_path), folder, Part(report_only=True)) == 0
+    note = "ppo_sequential_CartPole-v1_seed1 ran as 2 cells side by side, each on 1 core of its own"
+    assert note in capsys.readouterr().err
+    assert note in (folder / "comparison.html").read_text()
+    assert json.loads((folder / "suite.json").read_text())["jobs"] == 2
+
+
+def test_notes_name_the_cells_that_shared_a_machine_in_the_same_way():
+    shares = {"a": Share(2, 1), "b": Share(2, 1), "c": Share(1, 2), "d": Share(4, None)}
+    first, second = sharing_notes(shares, 4)
+    assert first.startswith("a, b ran as 2 cells side by side, each on 1 core of its own: ")
+    assert second.startswith("d ran as 4 cells side by side, each on cores of its own: ")
+    assert sharing_notes({"a": Share(2, 3)}, 1)[0].startswith("all cells ran as 2 cells side by side, each on 3 cores")
+    (many,) = sharing_notes({f"{k}": Share(2, 1) for k in range(6)}, 7)
+    assert many.startswith("0 and 5 other cells ran as")
 
 
 @pytest.mark.slow

@@ -27,10 +27,12 @@ from rlcluster.experiments.side_by_side import partition_cores, run_side_by_side
 from rlcluster.experiments.suite_outcomes import (
     CellState,
     Outcome,
+    Share,
     expected_seconds,
     record_outcome,
     record_suite,
     recorded_outcomes,
+    sharing_notes,
 )
 from rlcluster.experiments.suite_plan import Cell, Suite, read_suite
 from rlcluster.experiments.suite_progress import CellProgress
@@ -129,8 +131,8 @@ class _SuiteRun:
         self._outcomes: list[Outcome] = []
         self._outcomes_before = recorded_outcomes(folder)
         self._pending: list[Cell] = []
-        notes = (self._sharing_text(),) if len(lanes) > 1 else ()
-        self._report = SuiteReport(suite, folder, self._chosen, notes)
+        self._shares: dict[str, Share] = {}  # of the cells that this pass trains
+        self._report = SuiteReport(suite, folder, self._chosen)
         self._lock = threading.Lock()  # of the outcomes and of the console, which the lanes share
         self._start = self._refreshed_at = time.perf_counter()
 
@@ -151,9 +153,10 @@ class _SuiteRun:
         number, total, cell = item
         if self._stop.requested:
             return
+        self._shares[cell.name] = self._share_of(cell)
         heading = f"cell {number} of {total}: {cell.name} ... "
         say(heading, end="" if len(self._lanes) == 1 else "\n")
-        outcome = self._try_cell(cell, heading)
+        outcome = self._try_cell(cell, heading)._replace(**self._shares[cell.name]._asdict())
         with self._lock:
             self._outcomes.append(outcome)
             self._pending.remove(cell)
@@ -164,9 +167,20 @@ class _SuiteRun:
     def _conclude(self) -> None:
         """Writes the report, and the outcomes of this pass and, for cells it did not run, of earlier ones."""
         outcomes = {**self._outcomes_before, **{outcome.name: outcome for outcome in self._outcomes}}
-        plan = self._suite.plan.model_dump(mode="json")
-        record_suite(self._folder, plan, len(self._lanes), outcomes.values())
-        self._report.show(self._failed())
+        record_suite(self._folder, self._suite.plan.model_dump(mode="json"), outcomes.values())
+        self._report.show(self._failed(), self._sharing_notes())
+
+    def _share_of(self, cell: Cell) -> Share:
+        """This pass's; of a cell that an earlier pass trained, or began to train side by side, that pass's."""
+        before = self._outcomes_before.get(cell.name)
+        own = Share(len(self._lanes), cores.observe().allowed)  # of this thread: a lane's
+        if before is None or not (self._is_trained(cell) or has_checkpoint(self._path(cell))):
+            return own
+        return before.share if self._is_trained(cell) or before.num_jobs > own.num_jobs else own
+
+    def _sharing_notes(self) -> list[str]:
+        before = {name: outcome.share for name, outcome in self._outcomes_before.items()}
+        return sharing_notes(before | self._shares, len(self._suite.cells))
 
     def _failed(self) -> list[Outcome]:
         """Of this pass; in a report alone, of all tasks."""
@@ -178,7 +192,7 @@ class _SuiteRun:
         if time.perf_counter() - self._refreshed_at < REFRESH_SECONDS:
             return
         with self._lock:
-            self._report.write(self._failed(), is_running=True)
+            self._report.write(self._failed(), self._sharing_notes(), is_running=True)
         self._refreshed_at = time.perf_counter()
 
     def is_done(self, cell: Cell) -> bool:
@@ -272,7 +286,8 @@ class _SuiteRun:
         else:
             say(f"planned wall-clock: {clock_text(seconds / len(self._lanes))}")
         if len(self._lanes) > 1:
-            say(self._sharing_text())
+            sizes = {lane.allowed for lane in self._lanes}
+            say(Share(len(self._lanes), sizes.pop() if len(sizes) == 1 else None).text)
 
     def remaining_seconds(self, cells: Sequence[Cell]) -> float | None:
         """None: unknown."""
@@ -288,14 +303,6 @@ class _SuiteRun:
         if remaining is None or not pending:
             return text
         return f"{text}, ETA {clock_text(remaining / len(self._lanes))}"
-
-    def _sharing_text(self) -> str:
-        counts = sorted({lane.allowed for lane in self._lanes})
-        each = " or ".join(map(str, counts)) + (" core" if counts == [1] else " cores")
-        return (
-            f"{len(self._lanes)} cells run side by side, each on {each} of its own: caches, memory and clock rates "
-            "are shared, so times and speeds are not those of a cell alone"
-        )
 
     def _print_times(self) -> None:
         total = time.perf_counter() - self._start

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlcluster.experiments.suite_plan import Cell, Suite
 from rlcluster.runs.status import written_at
 from rlcluster.system.atomic_file import write_json
+from rlcluster.system.console import counted
 
 SUITE_FILE = "suite.json"
+LISTED_NAMES = 4  # cells that a note names
 STARTING_SECONDS, EVALUATING_SECONDS = 4.0, 10.0  # estimates; the second is replaced by measured evaluations
 
 CellState = Literal["finished", "failed", "stopped"]
+
+
+class Share(NamedTuple):
+    """What of a machine a cell had for its training."""
+
+    num_jobs: int = 1  # cells side by side, itself included
+    num_cores: int | None = None  # its own; None: not recorded
+
+    @property
+    def text(self) -> str:
+        cores = "cores" if self.num_cores is None else counted(self.num_cores, "core")
+        return (
+            f"{self.num_jobs} cells side by side, each on {cores} of its own: caches, memory and clock rates are "
+            "shared, so times and speeds are not those of a cell alone"
+        )
 
 
 class Outcome(NamedTuple):
@@ -25,6 +42,12 @@ class Outcome(NamedTuple):
     train_seconds: float  # of the process, including its start-up
     evaluate_seconds: float
     error: str | None = None
+    num_jobs: int = 1
+    num_cores: int | None = None
+
+    @property
+    def share(self) -> Share:
+        return Share(self.num_jobs, self.num_cores)
 
 
 def recorded_outcomes(folder: Path) -> dict[str, Outcome]:
@@ -41,10 +64,27 @@ def record_outcome(folder: Path, outcome: Outcome) -> None:
     write_json(_outcome_file(folder, outcome.name), outcome._asdict())
 
 
-def record_suite(folder: Path, plan: Mapping[str, Any], num_jobs: int, outcomes: Iterable[Outcome]) -> None:
+def record_suite(folder: Path, plan: Mapping[str, Any], outcomes: Collection[Outcome]) -> None:
     """All outcomes in one file, with what was planned."""
+    num_jobs = max((outcome.num_jobs for outcome in outcomes), default=1)
     content = {"plan": plan, "jobs": num_jobs, "cells": [outcome._asdict() for outcome in outcomes]}
     write_json(folder / SUITE_FILE, content)
+
+
+def sharing_notes(shares: Mapping[str, Share], num_cells: int) -> list[str]:
+    """Which of the suite's cells did not have the machine to themselves, for each way in which they shared it."""
+    names: dict[Share, list[str]] = {}
+    for name, share in shares.items():
+        if share.num_jobs > 1:
+            names.setdefault(share, []).append(name)
+    return [
+        f"{_listed(own) if len(own) < num_cells else 'all cells'} ran as {share.text}" for share, own in names.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few names; of many, the first and their number."""
+    return ", ".join(names) if len(names) <= LISTED_NAMES else f"{names[0]} and {len(names) - 1} other cells"
 
 
 def is_written_after_outcome(folder: Path, name: str) -> bool:

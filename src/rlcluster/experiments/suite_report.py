@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,36 +20,37 @@ FORMATS = (".png", ".csv", ".md", ".tex")  # next to page, text and data
 
 
 class SuiteReport(NamedTuple):
-    """Where the report of a suite is written, and what it says besides the comparison."""
+    """The report of a suite, and where it is written."""
 
     suite: Suite
     folder: Path
     chosen: Collection[Cell]  # a missing run of these is mentioned
-    notes: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> Outputs:
         return Outputs.inside(self.folder, FORMATS)
 
-    def show(self, failed: Iterable[Outcome]) -> None:
+    def show(self, failed: Iterable[Outcome], notes: Sequence[str]) -> None:
         """Writes it and prints it."""
-        comparison = self.write(failed)
+        comparison = self.write(failed, notes)
         if comparison is None:
             warn("no report: no cell has a readable run")
             return
         show(comparison)
         say(f"Report: {self.outputs.page}")
 
-    def write(self, failed: Iterable[Outcome], is_running: bool = False) -> Comparison | None:
-        """None if no cell has logged an update yet. The page of a running suite reloads itself."""
+    def write(self, failed: Iterable[Outcome], notes: Sequence[str], is_running: bool = False) -> Comparison | None:
+        """`notes` come before the comparison's own warnings. None if no cell has logged an update yet. The page of a
+        running suite reloads itself.
+        """
         runs, missing = self._readable_runs()
         if not runs:
             return None
         comparison = self._compare(runs)
         failures = {**comparison.failures, **{outcome.name: outcome.error or "" for outcome in failed}}
         unstarted = [name for name in missing if name not in failures]
-        notes = [f"not in this report, without a logged update: {', '.join(unstarted)}"] if unstarted else []
-        warnings = [*notes, *self.notes, *comparison.warnings]
+        absent = [f"not in this report, without a logged update: {', '.join(unstarted)}"] if unstarted else []
+        warnings = [*absent, *notes, *comparison.warnings]
         comparison = comparison._replace(failures=failures, warnings=warnings)
         note = f"{len(runs)} of {counted(len(self.suite.cells), 'cell')}{', still running' if is_running else ''}"
         shown = Shown(note=note, refresh_seconds=REFRESH_SECONDS if is_running else None)
