@@ -78,6 +78,30 @@ def test_watch_once_shows_several_runs_as_a_table(run, tmp_path, capsys):
     assert (first.split()[:3], second.split()[:3]) == (["half", "running", "50%"], ["whole", "finished", "100%"])
 
 
+def test_of_several_paths_those_that_are_no_runs_are_skipped_and_suites_are_looked_into(run, tmp_path, capsys):
+    for cell in ("ppo_seed2", "ppo_seed1"):
+        write_run(tmp_path / "quick" / "runs" / cell, {}, [2.0])
+    (tmp_path / "comparison").mkdir()
+    (tmp_path / "notes.txt").touch()
+    paths = sorted(path for path in tmp_path.iterdir())  # as a shell lists them
+    assert main(["watch", "--once", *map(str, paths)]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["half", "quick/ppo_seed1", "quick/ppo_seed2"]
+    assert err == (
+        f"warning: skipped, neither runs nor suites with runs: {tmp_path / 'comparison'}, {tmp_path / 'notes.txt'}\n"
+    )
+
+
+def test_one_path_that_is_no_run_is_an_error_as_are_several_of_them(tmp_path, capsys):
+    (tmp_path / "comparison").mkdir()
+    assert main(["watch", "--once", str(tmp_path / "comparison")]) != 0
+    assert "comparison" in capsys.readouterr().err
+    assert main(["watch", "--once", str(tmp_path / "comparison"), str(tmp_path / "other")]) != 0
+    assert f"watch: neither runs nor suites with runs: {tmp_path / 'comparison'}, {tmp_path / 'other'};" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "progress", "remaining"), [("finished", 1.0, 0.0), ("failed", 0.2, None), ("preempted", 0.2, None)]
 )

@@ -18,7 +18,7 @@ from rlcluster.runs.config import read_run_settings
 from rlcluster.runs.files import RUNS_FOLDER, runs_below
 from rlcluster.runs.metrics import MetricsTail, find_metrics
 from rlcluster.runs.status import RunState, last_saved, read_written_state
-from rlcluster.system.console import clock_text, say
+from rlcluster.system.console import clock_text, say, warn
 from rlcluster.system.errors import UserError
 from rlcluster.system.signals import StopRequest
 
@@ -77,7 +77,7 @@ def watch_command(paths: Sequence[Path], once: bool = False) -> int:
     paths = list(paths) or runs_below(RUNS_FOLDER)[:1]
     if not paths:
         raise UserError(f"watch: no run below {RUNS_FOLDER}/; give a run directory")
-    runs = [WatchedRun(path, path.resolve().name) for path in paths]
+    runs = watched_runs(paths)
     if once or not sys.stdout.isatty():
         return _watch_plainly(runs, once)
     latest = [run.poll() for run in runs]
@@ -90,6 +90,33 @@ def watch_command(paths: Sequence[Path], once: bool = False) -> int:
             time.sleep(POLL_SECONDS)
             latest[:] = [run.poll() for run in runs]
     return 0
+
+
+def watched_runs(paths: Sequence[Path]) -> list[WatchedRun]:
+    """The runs of `paths`; of several, also those of suites among them. What else a shell's * finds is skipped."""
+    if len(paths) == 1:
+        return [WatchedRun(paths[0], paths[0].resolve().name)]
+    runs: list[WatchedRun] = []
+    skipped: list[Path] = []
+    for path in paths:
+        found = _runs_of(path)
+        runs += found
+        skipped += [] if found else [path]
+    listed = ", ".join(map(str, skipped))
+    if not runs:
+        raise UserError(f"watch: neither runs nor suites with runs: {listed}; give run directories")
+    if skipped:
+        warn(f"skipped, neither runs nor suites with runs: {listed}")
+    return runs
+
+
+def _runs_of(path: Path) -> list[WatchedRun]:
+    """A run alone, or the runs of a suite."""
+    name = path.resolve().name
+    try:
+        return [WatchedRun(path, name)]
+    except UserError:
+        return [WatchedRun(run, f"{name}/{run.name}") for run in sorted(runs_below(path / RUNS_FOLDER))]
 
 
 def drawn(snapshots: Sequence[Snapshot], width: int, height: int, symbols: Symbols = BLOCKS) -> list[str]:
