@@ -173,6 +173,26 @@ def test_a_comparison_begins_with_two_sentences(seeds, tmp_path, capsys):
     assert second.startswith("Not enough runs to tell: PPO_Parallel has the highest IQM (0.600), but")
 
 
+def test_the_first_sentence_counts_finished_runs_and_names_the_others(seeds, tmp_path):
+    def also(name: str, state: str, **flags: str) -> Path:
+        return write_run(tmp_path / name, {**flags, "env.seed": "9"}, [1.0], state=RunState(state, 0, 1)._asdict())
+
+    lost, stopped = also("lost", "failed"), also("held", "preempted", mode="parallel")
+    trained = "PPO_Sequential and PPO_Parallel were each trained in 2 runs of 25 M steps on coinrun, on 2 cores"
+    assert (
+        headline(compared([*seeds, lost, stopped]))[0] == f"{trained} (seeds 1 and 3); lost failed; held was stopped."
+    )
+    others = [also(f"a2c_{k}", "preempted", algorithm="a2c", mode="parallel") for k in range(4)]
+    assert headline(compared([*seeds, *others]))[0] == f"{trained} (seeds 1 and 3); 4 runs were stopped."
+    assert headline(compared([*seeds[1:], lost]))[0].startswith(
+        "PPO_Sequential and PPO_Parallel were each trained in 1 to 2 runs of 25 M steps"
+    )
+    assert headline(compared([lost, stopped]))[0] == (
+        "No run of PPO_Sequential and PPO_Parallel of 25 M steps on coinrun, on 2 cores (seed 9) has finished; lost "
+        "failed; held was stopped."
+    )
+
+
 # Curves of methods
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rlcluster.reports.comparison import Comparison
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.schema import BUDGETS
 from rlcluster.system.console import counted
 
-LISTED, LISTED_METHODS = 3, 5  # more games or methods are counted, not listed
+LISTED, LISTED_METHODS = 3, 5  # more games or runs, and more methods, are counted, not listed
+STATES = {
+    "failed": ("failed", "failed"),
+    "preempted": ("was stopped", "were stopped"),
+    "running": ("is still running", "are still running"),
+}
 SEPARATOR = " · "
 
 
@@ -20,17 +25,44 @@ def setup_text(runs: Sequence[RecordedRun]) -> str:
 
 def headline(comparison: Comparison) -> list[str]:
     """Two sentences: what was compared, and what came of it."""
-    runs, methods = comparison.runs, list(comparison.methods)
-    each = "each " if len(methods) > 1 else ""
-    counts = sorted({len(positions) for positions in comparison.methods.values()})
-    number = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
-    who = joined(methods) if len(methods) <= LISTED_METHODS else f"{len(methods)} methods"
-    trained = f"{who} {'were' if len(methods) > 1 else 'was'} {each}trained in {number}"
+    scoring = comparison.scoring
+    return [_trained(comparison), scoring.verdict.text if scoring is not None else comparison.why_unscored]
+
+
+def _trained(comparison: Comparison) -> str:
+    """Only finished runs count; the others are named."""
+    counts = {
+        method: count
+        for method, positions in comparison.methods.items()
+        if (count := sum(comparison.runs[k].is_finished for k in positions))
+    }
+    runs = [run for run in comparison.runs if run.is_finished] or comparison.runs
     budget = budget_text(runs)
     limit = "under different budgets" if budget.startswith("different") else f"of {budget}"
-    first = f"{trained} {limit} on {games_text(runs)}, on {cores_text(runs)} ({seeds_text(runs)})."
-    scoring = comparison.scoring
-    return [first, scoring.verdict.text if scoring is not None else comparison.why_unscored]
+    where = f"{limit} on {games_text(runs)}, on {cores_text(runs)} ({seeds_text(runs)})"
+    if not counts:
+        begun = f"No run of {_methods_text(list(comparison.methods))} {where} has finished"
+        return "; ".join([begun, *_rest(comparison)]) + "."
+    were = "were each" if len(counts) > 1 else "was"
+    low, high = min(counts.values()), max(counts.values())
+    number = counted(low, "run") if low == high else f"{low} to {high} runs"
+    trained = f"{_methods_text(list(counts))} {were} trained in {number} {where}"
+    return "; ".join([trained, *_rest(comparison)]) + "."
+
+
+def _methods_text(methods: Sequence[str]) -> str:
+    return joined(methods) if len(methods) <= LISTED_METHODS else f"{len(methods)} methods"
+
+
+def _rest(comparison: Comparison) -> Iterator[str]:
+    """`ppo_3 failed`: the runs that have not finished, and cells of a suite that never became a run."""
+    states = {name: run.state.state for name, run in zip(comparison.names, comparison.runs, strict=True) if run.state}
+    states |= dict.fromkeys(comparison.failures, "failed")
+    for state, (one, several) in STATES.items():
+        names = [name for name, own in states.items() if own == state]
+        if names:
+            who = joined(names) if len(names) <= LISTED else f"{len(names)} runs"
+            yield f"{who} {one if len(names) == 1 else several}"
 
 
 def games_text(runs: Sequence[RecordedRun]) -> str:
