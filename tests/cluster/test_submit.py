@@ -325,6 +325,17 @@ def test_a_job_that_failed_before_its_run_began_shows_its_last_error(tmp_path: P
     assert table([row]).splitlines()[1].split()[1:3] == ["failed", "17"]
 
 
+def test_a_run_that_could_not_write_its_error_shows_the_one_of_its_log(tmp_path: Path) -> None:
+    """As after a full disk: it still says `running`, and nobody writes it."""
+    run = run_with_job(tmp_path / "run", "running")
+    failed = [_slurm_state("17|FAILED|n1|NonZeroExitCode")]
+    (row,) = rows_of(run, failed)
+    assert (row.state, row.note) == ("failed", "its process ended without reporting an error")
+    (run / "jobs" / "17" / "rank-0000.log").write_text("...\nrlcluster: error: rank 0: No space left on device\n")
+    (row,) = rows_of(run, failed)
+    assert (row.state, row.note) == ("failed", "rank 0: No space left on device")
+
+
 def test_requeues_are_counted_over_the_tasks_of_an_array(tmp_path: Path) -> None:
     record_job(tmp_path, RECORD, "")
     refused = "requeued 1 of 20: saved\n2026-01-31 12:00:09 not started again: scontrol does not work on n1"

@@ -96,8 +96,8 @@ def _run_row(folder: Path, records: Sequence[JobRecord], states: Sequence[JobSta
     state, note = _combined(run, known, record is not None and states is not None)
     if record is not None and not known and state == "failed" and was_cancelled(folder, record.id):
         state, note = "cancelled", ""  # before it could save, or start at all
-    if state in ("failed", "unknown") and not note:
-        note = _last_error(folder, record) or _last_event(folder, record)
+    if state in ("failed", "unknown") and (not note or _says_it_runs(folder)):
+        note = _last_error(folder, record) or note or _last_event(folder, record)
     if state == "stopped" and (event := _last_event(folder, record)).startswith("not started again: --max-requeues"):
         note = f"{event}; submit it again to resume"
     hosts = ",".join(one.hosts for one in known if one.hosts) or _last_hosts(folder, record)
@@ -111,6 +111,12 @@ def _run_row(folder: Path, records: Sequence[JobRecord], states: Sequence[JobSta
         hosts=hosts,
         note=note,
     )
+
+
+def _says_it_runs(folder: Path) -> bool:
+    """Of a failed run: it could not write why, on a full disk for example."""
+    written = read_written_state(folder)
+    return written is not None and written.state == "running"
 
 
 def _combined(run: RunState | None, known: Sequence[JobState], is_asked: bool) -> tuple[str, str]:
