@@ -13,6 +13,7 @@ from rlcluster.runs.reader import read_run
 from chromium import SCREENSHOTS, background_brightness, emulate, expect, open_page, script, window_of
 from conftest import evaluation_of, publish_runs, write_run
 
+A4_PIXELS = 688  # 210 mm without margins of 14 mm, at 96 pixels per inch
 TIP = "document.querySelector('#charts .tip')"
 
 
@@ -143,6 +144,20 @@ def test_a_printed_page_is_light_and_has_all_tables(browser, page):
     assert script(browser, "getComputedStyle(document.querySelector('fieldset')).display") == "none"
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
+
+
+def test_no_table_is_wider_than_a_printed_page(browser, page):
+    """Or the browser would shrink all that it prints."""
+    open_page(browser, page)
+    with window_of(browser, A4_PIXELS):
+        emulate(browser, "light", media="print")
+        browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+        expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
+        widths = "[...document.querySelectorAll('main > section table')].map(table => table.scrollWidth)"
+        assert max(script(browser, widths)) <= A4_PIXELS
+        assert script(browser, "document.documentElement.scrollWidth") <= A4_PIXELS
+        lines = "[...document.querySelectorAll('#results td')].map(cell => cell.getClientRects()[0].height)"
+        assert max(script(browser, lines)) < 50  # no cell is squeezed into a column of single characters
 
 
 def test_the_page_is_not_wider_than_a_narrow_window(browser, page):
