@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from rlcluster.cli import main
 from rlcluster.experiments import scaling
+from rlcluster.experiments.scaling_output import table_text, write_plots
 from rlcluster.experiments.scaling_statistics import (
     QUANTITIES,
     T_QUANTILES,
@@ -28,6 +30,7 @@ from rlcluster.experiments.scaling_statistics import (
     summarise,
     t_quantile,
 )
+from rlcluster.settings.loading import load_settings
 from rlcluster.system import cores
 from rlcluster.system.cores import Core, Cores
 
@@ -56,8 +59,10 @@ def test_the_serial_fraction_inverts_amdahls_law():
 
 
 def test_the_interval_of_a_mean_uses_students_t():
-    # mean 12, s = 2, t(2) = 4.303: margin 4.303 * 2 / sqrt(3)
-    assert estimate_mean([10.0, 12.0, 14.0]) == pytest.approx((12.0, 12.0 - 4.96868, 12.0 + 4.96868), abs=1e-5)
+    # mean 12, s = sqrt(2.5), t(4) = 2.776: margin 2.776 * sqrt(2.5 / 5) = 2.776 * 0.707107
+    five = estimate_mean([10.0, 11.0, 12.0, 13.0, 14.0])
+    assert five == pytest.approx((12.0, 12.0 - 1.96293, 12.0 + 1.96293, True), abs=1e-5)
+    assert estimate_mean([10.0, 12.0, 11.0, 15.0]) == (12.0, 10.0, 15.0, False)  # too few: lowest and highest
     assert estimate_mean([5.0]) == Estimate(5.0, None, None)
     assert estimate_mean([]) is None
 
@@ -82,12 +87,36 @@ def test_speed_up_and_efficiency_are_means_over_paired_repeats():
     rows = [row(1, 1, 100), row(1, 2, 200), row(2, 1, 150), row(2, 2, 400), row(1, 3, 300), row(2, 3, None)]
     first, second = summarise(rows, ranks_that_fit=1)
     assert first.estimates["speedup"] == Estimate(1.0, 1.0, 1.0)
-    # ratios 1.5 and 2: mean 1.75, s = 0.5 / sqrt(2), margin 12.706 * s / sqrt(2) = 12.706 / 4
-    assert second.estimates["speedup"] == pytest.approx((1.75, 1.75 - 3.1765, 1.75 + 3.1765))
-    assert second.estimates["efficiency"] == pytest.approx((0.875, 0.875 - 1.58825, 0.875 + 1.58825))
+    assert second.estimates["speedup"] == (1.75, 1.5, 2.0, False)
+    assert second.estimates["efficiency"] == (0.875, 0.75, 1.0, False)
+    assert second.flat()["speedup_is_interval"] is False
     assert second.serial_fraction == pytest.approx((1 / 1.75 - 0.5) / 0.5)
     assert (first.is_beyond_cores, second.is_beyond_cores) == (False, True)
     assert (first.finished_repeats, second.finished_repeats) == (3, 2)
+
+
+def test_few_repeats_are_shown_by_their_range_and_enough_by_an_interval():
+    few = [row(1, repeat, fps) for repeat, fps in enumerate((90.0, 100.0, 110.0), 1)]
+    settings = load_settings("ppo", "parallel", flags={"env.name": "CartPole-v1"})
+    text = table_text(summarise(few, 4), few, settings, 4)
+    assert "100 (90 to 110)" in text
+    assert "±" not in text
+    assert "In parentheses the lowest and the highest repeat: an interval takes at least 5 repeats." in text
+    many = [*few, row(1, 4, 100.0), row(1, 5, 100.0)]
+    text = table_text(summarise(many, 4), many, settings, 4)
+    assert "100 ± 9" in text  # s = sqrt(50), t(4) = 2.776: 2.776 * sqrt(50 / 5) = 8.78
+    assert "In parentheses" not in text
+
+
+def test_no_error_bar_reaches_below_zero(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    monkeypatch.setattr("rlcluster.reports.drawing._save", lambda figure, paths: drawn.append(figure))
+    rows = [
+        row(1, repeat, fps) for repeat, fps in enumerate((1.0, 1.0, 1.0, 1.0, 200.0), 1)
+    ]  # the interval begins at -70
+    write_plots(tmp_path, summarise(rows, 4), load_settings("ppo", "parallel", flags={"env.name": "CartPole-v1"}), 4)
+    (bars,) = drawn[0].axes[0].containers[0].lines[2]
+    assert bars.get_segments()[0].min() == 0.0
 
 
 def test_a_baseline_of_several_ranks_has_efficiency_but_no_serial_fraction():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcluster.experiments.scaling_statistics import QUANTITIES, Estimate, RunRow, SummaryRow
 from rlcluster.reports.drawing import PHASE_STYLES, figure_for, label, lift_from_frame, style
+from rlcluster.reports.statistics import MIN_RUNS
 from rlcluster.settings.games import game_name
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import write_atomically, write_json
@@ -69,11 +70,14 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
 
 
 def _text(estimate: Estimate | None, form: str) -> str:
+    """`100 ± 3` with an interval, `100 (98 to 103)` of too few repeats for one."""
     if estimate is None:
         return "-"
-    if estimate.high in (None, estimate.mean):  # a single value, or the baseline compared with itself
+    if estimate.low is None or estimate.high in (None, estimate.mean):  # one value, or the baseline versus itself
         return format(estimate.mean, form)
-    return f"{estimate.mean:{form}} ± {estimate.high - estimate.mean:{form}}"
+    if estimate.is_interval:
+        return f"{estimate.mean:{form}} ± {estimate.high - estimate.mean:{form}}"
+    return f"{estimate.mean:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -91,13 +95,23 @@ def _notes(summary: Sequence[SummaryRow], rows: Sequence[RunRow], ranks_that_fit
     base = min((row.world_size for row in summary), default=1)
     if base > 1:
         notes.append(f"The baseline is {base} ranks: speed-ups are relative to it, and there is no serial fraction.")
-    if any(row.finished_repeats > 1 for row in summary):
-        notes.append("± is the 95 % interval of the mean over the repeats (Student's t); times are in milliseconds.")
-    else:
-        notes.append("Times are in milliseconds.")
+    notes += [*_spread_notes(summary), "Times are in milliseconds."]
     unfinished = sum(row.state != "finished" for row in rows)
     if unfinished:
         notes.append(f"{unfinished} of {len(rows)} runs did not finish; per_run.csv says why.")
+    return notes
+
+
+def _spread_notes(summary: Sequence[SummaryRow]) -> list[str]:
+    """What the table gives with a mean, and why."""
+    estimates = [one for row in summary for one in row.estimates.values() if one is not None and one.low is not None]
+    notes = []
+    if any(one.is_interval for one in estimates):
+        notes.append("± is the 95 % interval of the mean over the repeats (Student's t).")
+    if not all(one.is_interval for one in estimates):
+        notes.append(
+            f"In parentheses the lowest and the highest repeat: an interval takes at least {MIN_RUNS} repeats."
+        )
     return notes
 
 
@@ -128,16 +142,21 @@ def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> No
             for row in summary
             if row.scaling == scaling and (estimate := row.estimates[quantity]) is not None
         ]
-        margins = [0.0 if value.high is None else value.high - value.mean for _, value in points]
         axis.errorbar(
             [position for position, _ in points],
             [value.mean for _, value in points],
-            yerr=margins,
+            yerr=_margins([value for _, value in points]),
             capsize=4,
             label=scaling,
             **STYLES[scaling],
         )
     axis.set_xticks(sorted({row.world_size for row in summary}))
+
+
+def _margins(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    """Below and above each mean; nothing that is drawn here can be below 0."""
+    below = [0.0 if one.low is None else one.mean - max(0.0, one.low) for one in estimates]
+    return below, [0.0 if one.high is None else one.high - one.mean for one in estimates]
 
 
 def _draw_ideal(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> None:

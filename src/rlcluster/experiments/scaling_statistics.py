@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rlcluster.reports.statistics import NORMAL_QUANTILE
+from rlcluster.reports.statistics import MIN_RUNS, NORMAL_QUANTILE
 
 State = Literal["finished", "failed", "stopped"]
 
@@ -60,15 +60,16 @@ class RunRow(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95 % interval; no interval for a single value."""
+    """A mean with its 95 % interval; of fewer than MIN_RUNS values with the lowest and the highest; of one alone."""
 
     mean: float
     low: float | None = None
     high: float | None = None
+    is_interval: bool = False
 
     def times(self, factor: float) -> Estimate:
-        ends = (None if value is None else value * factor for value in (self.low, self.high))
-        return Estimate(self.mean * factor, *ends)
+        low, high = (None if value is None else value * factor for value in (self.low, self.high))
+        return Estimate(self.mean * factor, low, high, self.is_interval)
 
 
 class SummaryRow(NamedTuple):
@@ -83,12 +84,13 @@ class SummaryRow(NamedTuple):
     serial_fraction: float | None
 
     def flat(self) -> dict[str, Any]:
-        """As a table row: fps, fps_low, fps_high, ..."""
+        """As a table row: fps, fps_low, fps_high, fps_is_interval, ..."""
         line = self._asdict()
         fraction = line.pop("serial_fraction")
         for name, estimate in line.pop("estimates").items():
-            values = estimate or (None, None, None)
-            line.update(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+            mean, low, high, is_interval = estimate or (None, None, None, None)
+            values = mean, low, high, None if low is None else is_interval
+            line.update(zip((name, f"{name}_low", f"{name}_high", f"{name}_is_interval"), values, strict=True))
         return {**line, "serial_fraction": fraction}
 
 
@@ -100,14 +102,16 @@ def medians(records: Sequence[Mapping[str, Any]], num_warmup: int) -> Medians:
 
 
 def estimate_mean(values: Sequence[float]) -> Estimate | None:
-    """mean ± t * s / sqrt(n), with n - 1 degrees of freedom."""
+    """mean ± t * s / sqrt(n), with n - 1 degrees of freedom; below MIN_RUNS values, their range."""
     if not values:
         return None
     mean = statistics.fmean(values)
     if len(values) == 1:
         return Estimate(mean)
+    if len(values) < MIN_RUNS:
+        return Estimate(mean, min(values), max(values))
     margin = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, mean - margin, mean + margin)
+    return Estimate(mean, mean - margin, mean + margin, is_interval=True)
 
 
 def t_quantile(degrees_of_freedom: int) -> float:
