@@ -70,8 +70,11 @@ def _carry_out(options: argparse.Namespace) -> int:
         raise
     except SystemExit as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"sys.exit({error.code!r}) was called in {place.filename}, line {place.lineno}"
-        raise UserError(f"{what}: {options.command} did not finish; let it raise an error instead", EXIT_RUN_FAILED) from None
+        message = (
+            f"{options.command} did not finish: sys.exit({error.code!r}) was called in {place.filename}, line "
+            f"{place.lineno}; let it raise an error instead"
+        )
+        raise UserError(message, EXIT_RUN_FAILED) from None
 
 
 def _is_in_process_group() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gym3.types_np import sample  # noqa: F401 - shows that gym3, the reference, is installed
@@ -161,7 +163,7 @@ def test_threads_change_nothing(num_threads: int) -> None:
 
 
 def test_an_error_in_a_thread_is_raised() -> None:
-    vector = make("coinrun", num_threads=2)
-    vector._handles[1] = "not an engine"
+    vector: Any = make("coinrun", num_threads=2)
+    vector._inner._handles[1] = "not an engine"
     with pytest.raises(TypeError):
         vector.step(np.zeros(4, np.int64))

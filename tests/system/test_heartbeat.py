@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rlcluster.environments.construction import with_progress
 from rlcluster.system import heartbeat
-from rlcluster.system.heartbeat import Beat, EnvironmentCalls, InactivityTimer
+from rlcluster.system.heartbeat import CALLS, MAKING, Beat, EnvironmentCalls, InactivityTimer, watched_calls
 from rlcluster.system.signals import StopRequest
 
-ALIVE, STUCK, MAKING = Beat(is_stuck=False), Beat(is_stuck=True), Beat(is_stuck=True, is_making=True)
+ALIVE, STUCK, STUCK_MAKING = Beat(is_stuck=False), Beat(is_stuck=True, call="step"), Beat(is_stuck=True, call=MAKING)
 
 
 def timer(timeout_seconds: float | None = 6.0, has_beats: bool = True) -> InactivityTimer:
@@ -73,7 +74,7 @@ def test_an_environment_has_a_minute_to_be_made_however_short_the_time_out() -> 
     one = timer(6.0)
     for _ in range(120):
         assert one.advance(0.5, [0, 1]) == []
-        one.heard(0, MAKING)
+        one.heard(0, STUCK_MAKING)
         one.heard(1, ALIVE)
     assert one.advance(0.5, [0, 1]) == [0]
     assert one.reason([0]) == "an environment was not ready for 60 s; raise parallel.timeout_seconds=6 above that"
@@ -82,7 +83,7 @@ def test_an_environment_has_a_minute_to_be_made_however_short_the_time_out() -> 
 def test_making_many_environments_is_no_silence_as_long_as_each_is_ready_in_time() -> None:
     one = timer(6.0)
     for _ in range(1000):
-        one.heard(0, Beat(is_stuck=False, is_making=True))
+        one.heard(0, Beat(is_stuck=False, call=MAKING))
         assert one.advance(1.0, [0]) == []
 
 
@@ -122,15 +123,15 @@ class Pipe:
     """Takes a few heartbeats, then breaks."""
 
     def __init__(self, calls: EnvironmentCalls) -> None:
-        self.calls, self.beats = calls, list[Beat]()
+        self.calls, self.call, self.beats = calls, calls("step"), list[Beat]()
 
     def send(self, message: Any) -> None:
         self.beats.append(message)
         number = len(self.beats)
         if number == 1:
-            self.calls.__enter__()
+            self.call.__enter__()
         if number == 4:
-            self.calls.__exit__()
+            self.call.__exit__(None, None, None)
         if number == 6:
             raise ConnectionError
 
@@ -144,15 +145,55 @@ def test_a_heartbeat_says_that_one_step_has_been_running_since_the_last(monkeypa
     assert [beat.is_stuck for beat in pipe.beats] == [False, False, True, True, False, False]
 
 
-def test_a_heartbeat_says_that_environments_are_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_a_heartbeat_says_which_call_is_running_and_that_a_further_environment_is_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
+    seen: list[Beat] = []
 
     class Sender:
-        def send(self, message: Any) -> None:
-            seen.append(message.is_making)
-            raise ConnectionError
+        """Takes two heartbeats at a time; the process makes another environment after the first of them."""
 
-    for _ in with_progress(range(2)):
-        heartbeat.beat(Sender(), threading.Lock())
+        def send(self, message: Any) -> None:
+            seen.append(message)
+            if len(seen) % 2 == 0:
+                raise ConnectionError
+            next(things, None)
+
+    things = with_progress(range(2))
+    for call in (MAKING, MAKING, "step"):
+        with CALLS(call):
+            heartbeat.beat(Sender(), threading.Lock())
     heartbeat.beat(Sender(), threading.Lock())
-    assert seen == [True, True, False]
+    assert [one.call for one in seen] == [MAKING] * 4 + ["step"] * 2 + [""] * 2
+    assert [one.is_stuck for one in seen] == [False] * 5 + [True] + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("beats", "hangs"),
+    [
+        ([ALIVE, *[STUCK] * 6] * 3, False),
+        ([ALIVE, *[STUCK] * 7], True),
+        ([ALIVE] * 100, False),
+        ([ALIVE, *[STUCK_MAKING] * 60], False),
+        ([ALIVE, *[STUCK_MAKING] * 61], True),
+    ],
+)
+def test_a_process_that_watches_its_own_calls_finds_the_one_that_exceeds_the_time_out(
+    beats: list[Beat], hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat is a second, and the time-out is six; for making an environment a minute."""
+    is_over, reasons = threading.Event(), list[str]()
+
+    def given() -> Iterator[Beat]:
+        yield from beats
+        is_over.set()
+
+    def on_hang(reason: str) -> None:
+        reasons.append(reason)
+        is_over.set()
+
+    monkeypatch.setattr(heartbeat, "_beats", given)
+    with watched_calls(6.0, on_hang):
+        assert is_over.wait(60)
+    assert len(reasons) == hangs

@@ -98,31 +98,61 @@ from gymnasium.envs.classic_control import CartPoleEnv
 class Hanging(CartPoleEnv):
     num_steps = 0
 
+    def __init__(self, hanging_call, render_mode=None):
+        self.hanging_call = hanging_call
+        self.hang_in("constructor")
+        super().__init__()
+
+    def reset(self, **options):
+        self.hang_in("reset")
+        return super().reset(**options)
+
     def step(self, action):
         self.num_steps += 1
         if self.num_steps > 100:
-            time.sleep(1000)
+            self.hang_in("step")
         return super().step(action)
+
+    def hang_in(self, call):
+        if call == self.hanging_call:
+            time.sleep(1000)
 
 gymnasium.register("Hanging-v0", Hanging, max_episode_steps=50)
 """
 
 
-@pytest.mark.parametrize(("algorithm", "names"), [("ppo", "ranks? (0|1|0, 1)"), ("impala", "actors? (0|1|0, 1)")])
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("step", "did not finish its step for parallel.timeout_seconds=6"),
+        ("reset", "was not ready for 60 s; raise parallel.timeout_seconds=6 above that"),
+        ("constructor", "was not ready for 60 s; raise parallel.timeout_seconds=6 above that"),
+    ],
+)
 def test_environments_that_all_hang_are_noticed_though_their_processes_run(
-    algorithm: str, names: str, tmp_path: Path
+    call: str, what: str, tmp_path: Path
 ) -> None:
-    """They need not hang at the same time: whoever does so for longer than the time-out is named."""
+    """They need not hang at the same time: whoever does so for longer than the time-out is named. What is made before
+    the helpers start hangs in their rank.
+    """
     (tmp_path / "hanging.py").write_text(HANGING)
-    options = {**OPTIONS, "--env": "hanging:Hanging-v0", "--timeout-seconds": 6, "--num-threads": 1}
+    options = {**OPTIONS, "--env": "hanging:Hanging-v0", "--timeout-seconds": 6}
+    kwargs = ["--env-kwargs", json.dumps({"hanging_call": call})]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = rlcluster("train", algorithm, "--output-dir", tmp_path / "run", *flags(options), env=environment)
-    assert result.returncode == 71, result.stderr
-    message = f"{names} failed: an environment did not finish its step for parallel.timeout_seconds=6"
-    assert re.search(message, result.stderr), result.stderr
-    state = read_state(tmp_path / "run")
-    assert state is not None
-    assert state.state == "failed"
+    names = {"ppo": "rank", "impala": "rank" if call == "constructor" else "actor"}
+    started = {
+        algorithm: background(
+            command("train", algorithm, "--output-dir", tmp_path / algorithm, *flags(options), *kwargs), env=environment
+        )
+        for algorithm in names
+    }
+    for algorithm, process in started.items():
+        _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 71, stderr
+        assert re.search(rf"{names[algorithm]}s? (0|1|0, 1) failed: an environment {re.escape(what)}", stderr), stderr
+        assert len(stderr.splitlines()) == 1
+        state = read_state(tmp_path / algorithm)
+        assert state.state == "failed" if state is not None else call != "step", "nothing is left of what never began"
 
 
 LATE = """

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlcluster.environments.construction import with_progress
+from rlcluster.environments.foreign import ForeignEnvironments, foreign_code
 from rlcluster.environments.frame_stack import StackedEnvironments, inner_states, stacked_bytes, stacked_spec
 from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
 from rlcluster.environments.randomness import simulator_seed
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.errors import UserError
+from rlcluster.system.heartbeat import MAKING
 
 __all__ = ["EnvironmentSpec", "Step", "VectorEnvironment", "check_states", "describe", "make"]
 
@@ -25,8 +27,10 @@ def make(
     """The environments `indices` of a run. `with_frames` renders large frames for videos; a different `position` gives
     different episodes. `num_threads` threads step them, where the simulator allows it.
     """
-    inner = _make(settings, indices, with_frames, position, num_threads)
-    return inner if settings.frame_stack == 1 else StackedEnvironments(inner, settings.frame_stack)
+    with foreign_code(settings.name, MAKING):
+        inner = _make(settings, indices, with_frames, position, num_threads)
+    stacked = inner if settings.frame_stack == 1 else StackedEnvironments(inner, settings.frame_stack)
+    return ForeignEnvironments(stacked, settings.name)
 
 
 def _make(
@@ -45,6 +49,11 @@ def _make(
 
 def describe(settings: EnvSettings) -> EnvironmentSpec:
     """The observation and action space; raises a UserError for an unknown environment."""
+    with foreign_code(settings.name, MAKING):
+        return _describe(settings)
+
+
+def _describe(settings: EnvSettings) -> EnvironmentSpec:
     game = procgen_game(settings.name)
     if game is not None:
         from rlcluster.environments import procgen
@@ -67,8 +76,13 @@ def _refuse_arguments(settings: EnvSettings, game: str) -> None:
 
 def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
     """Raises a DamagedStateError if the environments of a run cannot be restored from these states."""
+    with foreign_code(settings.name, MAKING):
+        _check_states(settings, states)
+
+
+def _check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
     if settings.frame_stack > 1:
-        states = inner_states(states, stacked_bytes(describe(settings)))
+        states = inner_states(states, stacked_bytes(_describe(settings)))
     if procgen_game(settings.name) is not None:
         from rlcluster.environments import procgen
 

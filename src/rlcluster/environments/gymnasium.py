@@ -11,7 +11,6 @@ import json
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -24,6 +23,7 @@ from rlcluster.settings.games import PROCGEN_GAMES
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.settings.values import is_import_path
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.heartbeat import CALLS
 from rlcluster.system.import_path import load_module, load_object
 
 NumpyEnv = gymnasium.Env[Any, Any]
@@ -45,15 +45,13 @@ class GymnasiumEnvironments(VectorEnvironment):
         self._no_rewards, self._no_numbers = np.zeros(num, np.float32), np.zeros(self.observations.size, np.float32)
         self._terminated = np.zeros(num, np.bool_)
         self._truncated = np.zeros(num, np.bool_)
-        with _without_exit(settings.name):
-            for k, (env, seed) in enumerate(zip(self._envs, seeds.values(), strict=True)):
-                self.observations[k], _ = env.reset(seed=seed)
+        for k, (env, seed) in enumerate(zip(self._envs, with_progress(seeds.values(), "reset"), strict=True)):
+            self.observations[k], _ = env.reset(seed=seed)
         self._refuse_not_finite({})
 
     def step(self, actions: NDArray[np.int64]) -> Step:
         self._num_steps += 1
-        with _without_exit(self._name):
-            final_observations = self._step_each(actions)
+        final_observations = self._step_each(actions)
         self._refuse_not_finite(final_observations)
         return Step(self._rewards, self._terminated, self._truncated, final_observations)
 
@@ -61,6 +59,7 @@ class GymnasiumEnvironments(VectorEnvironment):
         """Returns the true last observations of truncated episodes."""
         final_observations: dict[int, NDArray[np.generic]] = {}
         for k, (env, action) in enumerate(zip(self._envs, actions.tolist(), strict=True)):
+            CALLS.advance()
             observation, reward, terminated, truncated, _ = env.step(action)
             truncated = truncated and not terminated
             if terminated or truncated:
@@ -95,15 +94,13 @@ class GymnasiumEnvironments(VectorEnvironment):
 
     def save(self) -> list[bytes] | None:
         try:
-            return [
-                json.dumps([_to_json(self.observations[k]), [_attributes(layer) for layer in _layers(env)]]).encode()
-                for k, env in enumerate(self._envs)
-            ]
+            return [_saved(env, self.observations[k]) for k, env in enumerate(self._envs)]
         except NotPlainError:
             return None
 
     def restore(self, states: list[bytes]) -> None:
         for k, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+            CALLS.advance()
             self.observations[k] = _restore_one(env, state)
 
     def frame(self) -> NDArray[np.uint8]:
@@ -122,6 +119,7 @@ class GymnasiumEnvironments(VectorEnvironment):
 
     def close(self) -> None:
         for env in self._envs:
+            CALLS.advance()
             env.close()
 
 
@@ -141,6 +139,7 @@ def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
     shape = _spec_of(env, settings.name).observation_shape
     try:
         for k, state in enumerate(states):
+            CALLS.advance()
             try:
                 observation = _restore_one(env, state)
             except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -149,16 +148,6 @@ def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
                 raise DamagedStateError(k, f"an observation of shape {np.shape(observation)}, not {shape}")
     finally:
         env.close()
-
-
-@contextmanager
-def _without_exit(name: str) -> Iterator[None]:
-    """Around the environment's own code: it may not end the run as if that had finished."""
-    try:
-        yield
-    except SystemExit as error:
-        message = f"env.name={name}: the environment called sys.exit({error.code!r}); let it raise an error instead"
-        raise UserError(message, EXIT_RUN_FAILED) from None
 
 
 def _make_one(settings: EnvSettings, render_mode: str | None) -> NumpyEnv:
@@ -190,8 +179,10 @@ def _wrapped(env: NumpyEnv, path: str, arguments: dict[str, Any]) -> NumpyEnv:
     wrapper = load_object(path, "env.wrappers")
     try:
         wrapped: NumpyEnv = wrapper(env, **arguments)
-    except TypeError as error:
-        raise UserError(f"env.wrappers={path} with the arguments {arguments}: {error}") from None
+    except (MemoryError, UserError):
+        raise  # no fault of the wrapper
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as the environment's constructor
+        raise UserError(f"env.wrappers={path} with the arguments {arguments}: {_raised(error)}; fix it") from None
     if not isinstance(wrapped, gymnasium.Env):
         raise UserError(f"env.wrappers={path} made a {type(wrapped).__name__}; it should make a gymnasium.Env")
     return wrapped
@@ -234,6 +225,12 @@ def _layers(env: NumpyEnv) -> Iterator[Any]:
         yield layer
         layer = layer.env
     yield layer
+
+
+def _saved(env: NumpyEnv, observation: NDArray[np.generic]) -> bytes:
+    """The attributes of an environment and its wrappers, and its observation."""
+    CALLS.advance()
+    return json.dumps([_to_json(observation), [_attributes(layer) for layer in _layers(env)]]).encode()
 
 
 def _restore_one(env: NumpyEnv, state: bytes) -> Any:

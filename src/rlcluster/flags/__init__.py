@@ -7,12 +7,21 @@ from rlcluster.flags.cluster import SUBMIT_FLAGS, add_status, add_submit
 from rlcluster.flags.evaluate import add_evaluate
 from rlcluster.flags.experiments import add_plan, add_profile, add_scale, add_suite, add_tune
 from rlcluster.flags.installation import add_check, add_presets
-from rlcluster.flags.parser import FOREIGN_FLAGS, Parser, before_separator
+from rlcluster.flags.parser import FOREIGN_FLAGS, Parser, ParserExit, before_separator
 from rlcluster.flags.reports import add_compare, add_plot, add_watch
 from rlcluster.flags.settings import FLAG_NAMES, flag_names
 from rlcluster.flags.train import add_train
 
-__all__ = ["FLAG_NAMES", "FOREIGN_FLAGS", "SUBMIT_FLAGS", "Parser", "before_separator", "flag_names", "make_parser"]
+__all__ = [
+    "FLAG_NAMES",
+    "FOREIGN_FLAGS",
+    "SUBMIT_FLAGS",
+    "Parser",
+    "ParserExit",
+    "before_separator",
+    "flag_names",
+    "make_parser",
+]
 
 
 def make_parser() -> Parser:

@@ -22,6 +22,10 @@ FOREIGN_FLAGS = {
 }
 
 
+class ParserExit(SystemExit):
+    """After a help text or a wrong flag. Any other SystemExit comes from code of the user."""
+
+
 class Parser(argparse.ArgumentParser):
     """One-line errors with a suggestion; -1e-3 is a number. If `brief` is set, `--help` shows only those flags."""
 
@@ -56,6 +60,10 @@ class Parser(argparse.ArgumentParser):
                     close = [FOREIGN_FLAGS[name]]
                 guess = f"did you mean {close[0]}?" if close else f"see {'--help-all' if parser.brief else '--help'}"
                 parser.error(f"unknown flag {name}; {guess}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        self._print_message(message or "", sys.stderr)
+        raise ParserExit(status)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: error: {' '.join(message.split())}\n")  # a value may have line breaks

@@ -17,7 +17,6 @@ from rlcluster.learning.rollout import Rollout, RolloutShape
 from rlcluster.networks.policy import Policy, log_probs_of, sample_actions
 from rlcluster.runs.episodes import Episode
 from rlcluster.settings.schema import Settings
-from rlcluster.system.heartbeat import CALLS
 from rlcluster.system.phases import clock
 
 
@@ -65,25 +64,26 @@ class Actor:
         """Plays the next rollout with a policy of `version` updates; ends it early if `is_over` says so after a step.
         Writes it `into` the given rollout, or into a buffer that the next call overwrites.
         """
-        rollout = into or self._own_rollout()
-        rollout.envs.copy_(torch.tensor(self.environments.indices))
-        rollout.versions.fill_(version)
         with clock("episodes"):
+            rollout = into or self._own_rollout()
+            rollout.envs.copy_(torch.tensor(self.environments.indices))
+            rollout.versions.fill_(version)
             noise = self._action_noise()
-        self._rollouts += 1
-        terminated = torch.zeros_like(rollout.dones)  # [T, N]
+            self._rollouts += 1
+            terminated = torch.zeros_like(rollout.dones)  # [T, N]
         final_observations: dict[tuple[int, int], Any] = {}
         episodes: list[Episode] = []
         for t in range(rollout.n_steps):
-            actions = self._choose_actions(rollout, t, policy, noise[t])
-            with CALLS, clock("simulator", len(actions)):
-                step = self.environments.step(actions.numpy())
-            with clock("episodes"):
-                rollout.rewards[t] = torch.from_numpy(step.rewards)
-                terminated[t] = torch.from_numpy(step.terminated)
-                rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
-                episodes += self._finished_episodes(t, step)
-                final_observations.update({(t, k): last for k, last in step.final_observations.items()})
+            with clock("step"):
+                actions = self._choose_actions(rollout, t, policy, noise[t])
+                with clock("simulator", len(actions)):
+                    step = self.environments.step(actions.numpy())
+                with clock("episodes"):
+                    rollout.rewards[t] = torch.from_numpy(step.rewards)
+                    terminated[t] = torch.from_numpy(step.terminated)
+                    rollout.dones[t] = torch.from_numpy(step.terminated | step.truncated)
+                    episodes += self._finished_episodes(t, step)
+                    final_observations.update({(t, k): last for k, last in step.final_observations.items()})
             if is_over is not None and is_over(t + 1):
                 rollout, terminated = rollout.first(t + 1), terminated[: t + 1]
                 break

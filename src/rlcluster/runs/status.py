@@ -74,10 +74,17 @@ def read_state(run: Path) -> RunState | None:
 
 def record_failure(run: Path, reason: str, failed_rank: int | None) -> None:
     """For the process that started the writer, whose first rank may be dead. A run that another process has started
-    stays as it is.
+    stays as it is, and one that has ended before: then it was only the new start that failed.
     """
     state = read_state(run)
-    if state is not None and state.parent == os.getpid():
+    if state is not None and state.parent == os.getpid() and state.state not in ("finished", "preempted"):
+        write_state(run, state._replace(state="failed", reason=reason, failed_rank=failed_rank))
+
+
+def record_own_failure(run: Path, reason: str, failed_rank: int | None) -> None:
+    """For a thread of the writer, whose main thread cannot. Before it has begun to write, nothing is recorded."""
+    state = read_state(run)
+    if state is not None and (state.state, state.parent) == ("running", os.getppid()):
         write_state(run, state._replace(state="failed", reason=reason, failed_rank=failed_rank))
 
 

@@ -2,7 +2,7 @@
 
 A thread sends them, so a process that computes for minutes is not taken for dead. But a thread also beats for a main
 thread that never returns from a call into an environment; so each heartbeat says whether such a call has been running
-since the last one, and whether it makes an environment, which may take longer than a step.
+since the last one, and which: making an environment may take longer than a step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rlcluster.system.clock import running_seconds
@@ -26,32 +26,31 @@ class Beat(NamedTuple):
     """One heartbeat."""
 
     is_stuck: bool  # the same call into an environment has been running since the last heartbeat
-    is_making: bool = False  # it makes environments
+    call: str = ""  # the call that is running; empty outside of environments
+
+
+MAKING = "make"  # the call that makes environments, and resets them for the first time
 
 
 class EnvironmentCalls:
-    """Marks the calls into environments, the one kind of foreign code in a process: `with CALLS: ...`; those that make
-    one: `with CALLS.making(): ...`.
+    """Marks the calls into environments, the one kind of foreign code in a process: `with CALLS("step"): ...`. They are
+    not nested.
     """
 
     def __init__(self) -> None:
-        self.begun = self.ended = 0
-        self.is_making = False
+        self.progress, self.running = 0, ""
 
     @contextlib.contextmanager
-    def making(self) -> Iterator[None]:
-        self.is_making = True
+    def __call__(self, call: str) -> Iterator[None]:
+        self.progress, self.running = self.progress + 1, call
         try:
-            with self:
-                yield
+            yield
         finally:
-            self.is_making = False
+            self.running = ""
 
-    def __enter__(self) -> None:
-        self.begun += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.ended = self.begun
+    def advance(self) -> None:
+        """The call comes to its next environment: each has the whole time-out."""
+        self.progress += 1
 
 
 CALLS = EnvironmentCalls()  # of this process
@@ -59,14 +58,42 @@ CALLS = EnvironmentCalls()  # of this process
 
 def beat(sender: Any, sending: threading.Lock) -> None:
     """Sends heartbeats for as long as this process runs."""
-    seen = 0
     with contextlib.suppress(ConnectionError):  # the parent has died, and so will this process
-        while True:
-            begun, is_inside = CALLS.begun, CALLS.begun != CALLS.ended
+        for one in _beats():
             with sending:
-                sender.send(Beat(is_stuck=is_inside and begun == seen, is_making=CALLS.is_making))
-            seen = begun
-            time.sleep(BEAT_SECONDS)
+                sender.send(one)
+
+
+def _beats() -> Iterator[Beat]:
+    """One now, and another every second."""
+    seen = 0
+    while True:
+        progress, call = CALLS.progress, CALLS.running
+        yield Beat(bool(call) and progress == seen, call)
+        seen = progress
+        time.sleep(BEAT_SECONDS)
+
+
+@contextlib.contextmanager
+def watched_calls(timeout_seconds: float, on_hang: Callable[[str], None]) -> Iterator[None]:
+    """For a process whose heartbeats nobody hears: its own thread calls `on_hang` with the reason of a time-out."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        timer = InactivityTimer(1, timeout_seconds, BEAT_SECONDS)
+        for one in _beats():
+            if is_over.is_set():
+                return
+            timer.heard(0, one)
+            if one.is_stuck and timer.advance(BEAT_SECONDS, [0]):
+                on_hang(timer.reason([0]))
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 class InactivityTimer:
@@ -81,13 +108,13 @@ class InactivityTimer:
         self._timeout = math.inf if timeout_seconds is None else timeout_seconds
         self._seconds, self._poll_seconds = [0.0] * size, poll_seconds
         self._is_stuck, self._has_started, self._has_beats = [False] * size, [False] * size, has_beats
-        self._is_making = [False] * size
+        self._calls = [""] * size
 
     def heard(self, number: int, message: Any) -> None:
         """The process has sent a message. A heartbeat of one that is stuck does not count."""
         self._has_started[number] = True
         self._is_stuck[number] = isinstance(message, Beat) and message.is_stuck
-        self._is_making[number] = isinstance(message, Beat) and message.is_making
+        self._calls[number] = message.call if isinstance(message, Beat) else ""
         if not self._is_stuck[number]:
             self._seconds[number] = 0.0
 
@@ -108,10 +135,11 @@ class InactivityTimer:
     def reason(self, silent: Sequence[int]) -> str:
         """Why processes that have timed out count as failed."""
         limit = max(map(self._limit, silent))
-        if any(self._is_making[number] for number in silent):
+        stuck = [self._calls[number] for number in silent if self._is_stuck[number]]
+        if MAKING in stuck:
             what = "an environment was not ready"
-        elif any(self._is_stuck[number] for number in silent):
-            what = "an environment did not finish its step"
+        elif stuck:
+            what = f"an environment did not finish its {stuck[0]}"
         else:
             what = "it did not answer"
         if not all(self._has_started[number] for number in silent):
@@ -126,7 +154,7 @@ class InactivityTimer:
         """How long this process may be silent. Whatever the time-out, it may take a minute to start. Once the run is to
         stop, it is not waited for long, unless an environment keeps it from stopping.
         """
-        if not self._has_started[number] or self._is_making[number]:
+        if not self._has_started[number] or self._calls[number] == MAKING:
             return max(self._timeout, START_SECONDS)
         if self._has_beats and not self._is_stuck[number] and requested_signal() is not None:
             return min(self._timeout, STOP_TIMEOUT_SECONDS)
