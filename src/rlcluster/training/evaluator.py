@@ -72,6 +72,7 @@ class Evaluator:
 
     def __init__(self, job: Job, model: Model, interval: Interval) -> None:
         self._settings, self._run, self._model, self._interval = job.settings, job.run, model, interval
+        self._callbacks = job.callbacks
         before = self._run.evaluations()
         self._last = Moment(*(before[-1][name] for name in Moment._fields)) if before else Moment(0, 0, 0.0)
         self._best = max((one["reward_mean"] for one in before), default=float("-inf"))
@@ -135,7 +136,8 @@ class Evaluator:
         self._best = max(self._best, result["reward_mean"])
         self._run.log_evaluation({**moment._asdict(), **result, "is_best": is_best})
         if is_best:
-            self._run.save_best(content)
+            path = self._run.save_best(content)
+            self._callbacks.tell("on_checkpoint", path)
         score = f"{result['reward_mean']:.2f} ± {result['reward_std']:.2f} ({result['episodes']} episodes)"
         say(f"evaluation at step {moment.steps_global:,}: {score}{', the best so far' if is_best else ''}")
 

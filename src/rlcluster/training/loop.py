@@ -92,10 +92,11 @@ def run(make_engine: EngineFactory, job: Job) -> bool:
                 profiler.after_update(engine.model.updates)
                 evaluator.advance(record)
         profiler.close()
-        is_finished = training.finish()
-        if is_finished:
+        summary = training.finish()
+        if training.is_finished():
             evaluator.finish()
-        return is_finished
+        job.callbacks.tell("on_end", summary)
+        return training.is_finished()
 
 
 def _construct(make_engine: EngineFactory, job: Job) -> Engine | None:
@@ -150,9 +151,10 @@ class Training:
 
     def is_over(self) -> bool:
         """True when the budget is spent, or when any rank was asked to stop and all hold the same parameters."""
-        return self._is_finished() or (self._agreed.stops > 0 and self._model.is_synchronised)
+        return self.is_finished() or (self._agreed.stops > 0 and self._model.is_synchronised)
 
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """True when the budget is spent, or a callback has ended the run."""
         return self.progress() >= 1 or self._is_ended_by_callback
 
     def update(self) -> dict[str, Any]:
@@ -168,8 +170,8 @@ class Training:
             own_seconds = run_clock() - start - self._timer.seconds("sync")
             self._agreed = self._agree(own_seconds)
         steps = self._model.steps_global - steps_before
-        record = self._record(updated, episodes, run_clock() - start, steps)
         with clock("log"):
+            record = self._record(updated, episodes, run_clock() - start, steps)
             self._run.log(record)
         if self._settings.mode != "sequential":  # other processes may hang
             updates_to_come = self._settings.parallel.sync_updates + 1
@@ -192,17 +194,13 @@ class Training:
             with clock("checkpoint"):
                 self._save()
 
-    def finish(self) -> bool:
-        """Writes the last checkpoint and the summary. Returns True, and marks the checkpoint final, if the budget is
-        spent.
-        """
-        is_finished = self._is_finished()
+    def finish(self) -> dict[str, Any]:
+        """Writes the last checkpoint, marked final if the run is finished, and the summary, which it returns."""
         self._engine.synchronise()
-        self._save(final=is_finished)
+        self._save(final=self.is_finished())
         summary = self._summary()
         self._run.write_summary(summary)
-        self._callbacks.tell("on_end", summary)
-        return is_finished
+        return summary
 
     def _save(self, final: bool = False) -> None:
         acting = self._engine.state()  # first: it waits for running helpers
