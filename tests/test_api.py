@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -29,9 +30,14 @@ FLAGS = [part for key, value in SMALL.items() for part in (f"--{key.replace('_',
 class Recorder(rlcluster.Callback):
     """Notes what it is told; ends or breaks the run in one update if asked to."""
 
-    def __init__(self, stop_at: int | None = None, fail_at: int | None = None) -> None:
+    def __init__(
+        self,
+        stop_at: int | None = None,
+        fail_at: int | None = None,
+        error: BaseException = ZeroDivisionError("a bug of the user's"),  # noqa: B008 - the same for all
+    ) -> None:
         self.events: list[tuple[str, Any]] = []
-        self._stop_at, self._fail_at = stop_at, fail_at
+        self._stop_at, self._fail_at, self._error = stop_at, fail_at, error
 
     def on_start(self, run: Path, settings: Any) -> None:
         self.events.append(("start", (run, settings["algorithm"])))
@@ -39,7 +45,7 @@ class Recorder(rlcluster.Callback):
     def on_update(self, record: dict[str, Any]) -> str | None:
         self.events.append(("update", record["update"]))
         if record["update"] == self._fail_at:
-            raise ZeroDivisionError("a bug of the user's")
+            raise self._error
         record.clear()  # a copy: nothing happens
         return "stop" if self.events[-1][1] == self._stop_at else None
 
@@ -152,9 +158,52 @@ def test_a_callback_that_raises_fails_the_run_which_resumes_from_its_last_checkp
         rlcluster.train("ppo", output_dir=tmp_path / "run", callbacks=[Recorder(fail_at=3)], **SMALL)
     state = read_state(tmp_path / "run")
     assert state is not None
-    assert (state.state, state.reason, state.update) == ("failed", "a bug of the user's", 2)
+    assert (state.state, state.reason, state.update) == ("failed", "ZeroDivisionError: a bug of the user's", 2)
     rlcluster.train(resume=True, output_dir=tmp_path / "run")
     assert metrics(tmp_path / "run") == metrics(trained.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ZeroDivisionError("a bug of the user's\nin two lines"), "ZeroDivisionError: a bug of the user's"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (rlcluster.UserError("give another callback"), "give another callback"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_a_callback_raises_is_the_reason_of_the_failure_in_each_mode(
+    tmp_path: Path, mode: str, error: BaseException, reason: str
+) -> None:
+    mine = Recorder(fail_at=3, error=error)
+    settings = SMALL if mode == "sequential" else {**SMALL, "num_workers": 2}
+    with pytest.raises(type(error)) as raised:
+        rlcluster.train("ppo", mode=mode, output_dir=tmp_path / "a", callbacks=[mine], **settings)
+    assert raised.value is error
+    state = read_state(tmp_path / "a")
+    assert state is not None
+    assert (state.state, state.reason, state.update) == ("failed", reason, 2)
+
+
+@pytest.mark.slow
+def test_a_refused_start_leaves_a_finished_run_finished(tmp_path: Path) -> None:
+    for _ in range(2):
+        with contextlib.suppress(rlcluster.UserError):
+            rlcluster.train("ppo", mode="parallel", num_workers=2, output_dir=tmp_path / "a", **SMALL)
+    state = read_state(tmp_path / "a")
+    assert state is not None
+    assert (state.state, state.reason) == ("finished", None)
+
+
+def test_a_callback_is_told_of_the_best_checkpoint_before_the_end(tmp_path: Path) -> None:
+    mine = Recorder()
+    settings = {**SMALL, "eval_interval": 256, "eval_episodes": 2}
+    rlcluster.train("ppo", output_dir=tmp_path / "run", callbacks=[mine], **settings)
+    assert ("checkpoint", "ppo_sequential_best.pt") in mine.events
+    assert mine.events[-1] == ("end", 4)
 
 
 @pytest.mark.slow

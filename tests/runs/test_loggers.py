@@ -227,6 +227,22 @@ def test_a_run_that_fails_is_resumed_and_evaluated_is_one_run_everywhere(
     assert (history(parts[2])[0]["eval/mean_reward"], history(parts[2])[0]["eval/steps_global"]) == (score, 512)
 
 
+@pytest.mark.slow
+def test_a_parallel_run_that_a_callback_ends_by_an_error_is_closed_as_failed(
+    tmp_path: Path, mlflow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(rlcluster.Callback):
+        def on_update(self, record: dict[str, Any]) -> None:
+            raise SystemExit
+
+    small = {"env": "CartPole-v1", "num_envs": 4, "n_steps": 32, "num_threads": 1, "num_workers": 2}
+    path = tmp_path / "run"
+    with pytest.raises(SystemExit):
+        rlcluster.train("ppo", mode="parallel", logger="mlflow", output_dir=path, callbacks=[Broken()], **small)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which the logger has set in its own process only
+    assert mlflow_run(path / "logs" / "PPO_Parallel")[0].info.status == "FAILED"
+
+
 def test_an_evaluation_says_which_logger_does_not_have_it(
     tmp_path: Path, mlflow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -817,7 +817,7 @@ def test_a_resumed_run_that_is_stopped_before_its_first_update_stays(settings_fo
 def test_a_bug_before_the_first_update_leaves_its_record(settings_for, folder):
     with pytest.raises(ZeroDivisionError), RunDirectory.create(settings_for()):
         raise ZeroDivisionError("division by zero")
-    assert read_state(folder).reason == "division by zero"
+    assert read_state(folder).reason == "ZeroDivisionError: division by zero"
 
 
 def test_a_run_without_a_checkpoint_is_not_said_to_be_resumable(settings_for, folder):

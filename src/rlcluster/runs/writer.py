@@ -33,7 +33,7 @@ from rlcluster.settings.loading import flatten
 from rlcluster.settings.resume import resume_differences
 from rlcluster.settings.schema import Settings
 from rlcluster.system.atomic_file import StorageError, write_atomically, write_json
-from rlcluster.system.errors import RankError, UserError
+from rlcluster.system.errors import RankError, UserError, reason_of
 
 
 class RunDirectory:
@@ -196,8 +196,7 @@ class RunDirectory:
         failed_rank = error.failed_rank if isinstance(error, RankError) else None
         self._state = self._state._replace(failed_rank=failed_rank)
         with contextlib.suppress(UserError):  # a disk that is full is already on its way to the user
-            lines = str(error).splitlines() or [type(error).__name__]
-            self.conclude("failed", getattr(error, "reason", lines[0]))
+            self.conclude("failed", reason_of(error))
 
 
 class Made(NamedTuple):

@@ -26,6 +26,21 @@ class RankError(UserError):
     def __init__(self, message: str, exit_code: int, failed_rank: int | None) -> None:
         super().__init__(message, exit_code)
         self.failed_rank = failed_rank
+        self.reason: str | None = None  # if it is not the first line of the message
+
+
+class ReportedError(Exception):
+    """Ends this process because another one has raised, which reports it to the user. Its message is the reason."""
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for the status of a run: an error for the user as it is, any other with its type."""
+    known = explained(error) or error
+    if isinstance(known, RankError) and known.reason is not None:
+        return known.reason
+    text = next(iter(str(known).splitlines()), "")
+    name = "" if isinstance(known, UserError | ReportedError) else type(known).__name__
+    return ": ".join(filter(None, (name, text))) or type(known).__name__
 
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ELOOP)  # of files, by the system

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 
 from rlcluster.system import heartbeat
 from rlcluster.system.console import protect_streams
-from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError, explained
+from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, RankError, UserError, explained, reason_of
 from rlcluster.system.heartbeat import Beat, InactivityTimer
 from rlcluster.system.signals import SIGNALS, StopRequest
 
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     error: str = ""
     exit_code: int = EXIT_RUN_FAILED
     lost_rank: int | None = None
-    reason: str = ""  # one line; if empty, the first line of the error, or the last line of a traceback
+    reason: str = ""  # one line; if empty, the first line of the error
 
 
 class RankFailedError(RankError):
@@ -61,8 +61,8 @@ class RankFailedError(RankError):
         message = outcome.error if lost_peers else f"{who} failed: {outcome.error}"
         own_rank = numbers[0] if name == "rank" and len(numbers) == 1 else None  # actors and workers are not ranks
         super().__init__(message, outcome.exit_code, outcome.lost_rank if lost_peers else own_rank)
-        line = outcome.reason or outcome.error.strip().splitlines()[-1 if outcome.end is End.BUG else 0]
-        self.reason = line if name == "rank" and len(numbers) == 1 else f"{who} failed: {line}"
+        line = outcome.reason or outcome.error.strip().splitlines()[0]
+        self.reason: str = line if name == "rank" and len(numbers) == 1 else f"{who} failed: {line}"
         self.may_pass = outcome.end is not End.USER_ERROR
 
 
@@ -287,7 +287,7 @@ def _outcome(target: Callable[..., Any], rank: int, arguments: tuple[Any, ...]) 
         known = explained(error)
         if known is not None:
             return Outcome(End.USER_ERROR, error=str(known), exit_code=known.exit_code)
-        return Outcome(End.BUG, error="\n" + traceback.format_exc())
+        return Outcome(End.BUG, error="\n" + traceback.format_exc(), reason=reason_of(error))
 
 
 def die_with_parent(parent: int) -> None:

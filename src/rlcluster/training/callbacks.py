@@ -6,12 +6,13 @@ them. They get copies: only by returning "stop" can one change the run, which th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.errors import EXIT_RUN_FAILED, ReportedError, UserError, reason_of
 from rlcluster.system.import_path import load_object
 
 EventName = Literal["on_start", "on_update", "on_checkpoint", "on_end"]
@@ -29,7 +30,7 @@ class Callback:
         """After each update, with its line of metrics.jsonl. Returning "stop" ends the run."""
 
     def on_checkpoint(self, path: Path) -> None:
-        """A checkpoint has been written."""
+        """A checkpoint has been written, also the one of the best evaluation (`*_best.pt`)."""
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """The run is over: its budget is spent, or a signal or a callback has ended it. Not after a failure."""
@@ -83,16 +84,39 @@ class RemoteCallbacks:
 
     def tell(self, event: EventName, *arguments: Any) -> bool:
         self._pipe.send((event, arguments))
-        return bool(self._pipe.recv())
+        reply: Reply = self._pipe.recv()
+        if reply.failure is not None:
+            raise ReportedError(reply.failure)
+        return reply.wants_stop
 
 
-def answer(pipe: Any, callbacks: Callbacks) -> None:
-    """The parent's side: calls the callbacks for the one event that has arrived."""
-    try:
-        event, arguments = pipe.recv()
-    except (EOFError, ConnectionError):
-        return  # rank 0 has died; its outcome says how
-    pipe.send(callbacks.tell(event, *arguments))
+class Reply(NamedTuple):
+    """To one event."""
+
+    wants_stop: bool = False
+    failure: str | None = None  # a callback has raised; this is the reason
+
+
+class Answers:
+    """The parent's side: calls the callbacks for the one event that has arrived. What one raises ends rank 0, which
+    closes the run as if the callback were its own; the error itself stays here.
+    """
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self.error: BaseException | None = None
+
+    def __call__(self, pipe: Any) -> None:
+        with contextlib.suppress(EOFError, ConnectionError):  # rank 0 has died; its outcome says how
+            event, arguments = pipe.recv()
+            pipe.send(self._reply(event, arguments))
+
+    def _reply(self, event: EventName, arguments: Sequence[Any]) -> Reply:
+        try:
+            return Reply(self._callbacks.tell(event, *arguments))
+        except BaseException as error:  # noqa: BLE001 - also SystemExit; raised again once the ranks have ended
+            self.error = error
+            return Reply(failure=reason_of(error))
 
 
 class Silent:

@@ -14,11 +14,11 @@ from rlcluster.plan import Peers, Plan, num_local_ranks, refuse_too_many_threads
 from rlcluster.settings.schema import Settings
 from rlcluster.system import cores, machine
 from rlcluster.system.console import counted, say, warn
-from rlcluster.system.errors import EXIT_STORAGE, UserError
+from rlcluster.system.errors import EXIT_STORAGE, UserError, reason_of
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
 from rlcluster.system.scratch import scratch_folder
 from rlcluster.system.signals import StopRequest, time_limit
-from rlcluster.training.callbacks import Callbacks, Listener, RemoteCallbacks, Silent, answer, load_callbacks
+from rlcluster.training.callbacks import Answers, Callbacks, Listener, RemoteCallbacks, Silent, load_callbacks
 from rlcluster.training.loops import Job, loop_for
 from rlcluster.training.memory import refuse_too_little_memory, refuse_too_many_processes
 from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
@@ -113,8 +113,8 @@ def _train_on_local_ranks(settings: Settings, start: Start, callbacks: Callbacks
                     raise
                 restarts += 1
                 warn(f"{error}\nrestart {restarts} of {max_restarts}")
-            except Exception as error:  # of a callback; the ranks have been ended
-                record_failure(path, f"{type(error).__name__}: {error}", None)
+            except BaseException as error:  # of a callback; the ranks have ended
+                record_failure(path, reason_of(error), None)
                 raise
 
 
@@ -134,16 +134,21 @@ def _spawn_ranks(
 
     The file is not in the run directory, which may be on a network file system with slow or missing locks.
     """
-    from rlcluster.system.processes import run_ranks
+    from rlcluster.system.processes import RankFailedError, run_ranks
 
     assert settings.given_ranks is not None
     with scratch_folder() as folder:
         given = SpawnedRank(settings.model_dump_json(), start, restarts, str(folder / "rendezvous"))
         timeout_seconds = settings.parallel.timeout_seconds
-        asked = partial(answer, callbacks=callbacks) if callbacks.is_asked else None
-        result: TrainingResult = run_ranks(
-            settings.given_ranks, _train_on_spawned_rank, (given,), stop, timeout_seconds, asked
-        )[0]
+        answers = Answers(callbacks) if callbacks.is_asked else None
+        try:
+            result: TrainingResult = run_ranks(
+                settings.given_ranks, _train_on_spawned_rank, (given,), stop, timeout_seconds, answers
+            )[0]
+        except RankFailedError:
+            if answers is not None and answers.error is not None:
+                raise answers.error from None
+            raise
     return result
 
 
