@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,9 @@ def test_the_documented_flags_write_the_documented_files(pair, tmp_path, capsys)
 
 
 def test_any_number_of_runs_is_shown_in_blocks_relative_to_the_first(tmp_path):
-    paths = [write_run(tmp_path / f"run_{k}", {"env.seed": str(k)}, REWARDS, fps=1000.0 * k) for k in range(1, 7)]
+    paths = [
+        write_run(tmp_path / f"run_{k}", {"training.gamma": f"0.9{k}"}, REWARDS, fps=1000.0 * k) for k in range(1, 7)
+    ]
     text = table_text(compared(paths), per_run=True)
     assert text.count("Metric ") == 2  # four runs, then two
     assert "run_1: " not in text  # short names head their columns
@@ -136,6 +139,15 @@ def test_methods_are_the_columns_with_means_ranges_and_the_number_of_runs(seeds)
     assert row(text, "Average FPS") == ["2,000 (1,000 to 3,000)", "6,000 (3,000 to 9,000)"]
     assert row(text, "Final Reward") == ["7.00 (6.00 to 8.00)", "8.00 (7.00 to 9.00)"]
     assert row(text, "Speedup (PPO_Parallel/PPO_Sequential)") == ["-", "3.00x"]  # between methods, not between seeds
+
+
+def test_no_speed_up_is_shown_between_seeds_of_a_method(seeds):
+    comparison = compared(seeds)
+    text = table_text(comparison, per_run=True)
+    assert row(text, "Speedup (vs. the first)") == ["-", "-", "3.00x", "9.00x"]
+    assert row(text, "Efficiency Gain (%)") == ["-", "-", "200.0%", "800.0%"]
+    ratios = re.findall(r"<td>([^<]*)×</td>", page_text(comparison, "page", per_run=True))
+    assert ratios == ["3.00", "3.00", "9.00"]  # of methods, then of single runs
 
 
 def test_five_runs_of_a_method_have_an_interval_instead_of_a_range(tmp_path):

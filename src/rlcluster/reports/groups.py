@@ -175,10 +175,12 @@ def evaluated_text(run: RecordedRun, levels: str) -> str:
 
 
 def speedup(group: Group, first: Group) -> float | None:
-    """Average fps divided by that of the first group: the geometric mean of the ratios on their common games."""
+    """Average fps divided by that of the first group: the geometric mean of the ratios on their common games. None
+    within a method: its runs differ by chance.
+    """
     own, base = _speeds(group), _speeds(first)
     ratios = [own[task] / base[task] for task in own if task in base]
-    if group is first or not ratios:
+    if group.method == first.method or not ratios:
         return None
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
