@@ -351,10 +351,29 @@ def test_an_evaluation_equals_that_of_the_command_line(tmp_path: Path, trained: 
 
 
 def test_invalid_options_of_an_evaluation_are_refused(trained: rlcluster.Run) -> None:
-    with pytest.raises(rlcluster.UserError, match="num_episodes=0 should be at least 1"):
-        rlcluster.evaluate(trained.path, num_episodes=0)
+    for number in (0, 2.5, "3"):
+        with pytest.raises(rlcluster.UserError) as error:
+            rlcluster.evaluate(trained.path, num_episodes=number)  # type: ignore[arg-type]
+        assert str(error.value) == f"num_episodes={number} should be a whole number of at least 1"
     with pytest.raises(rlcluster.UserError, match="levels=all: should be one of test, train, both"):
         rlcluster.evaluate(trained.path, levels="all")  # type: ignore[arg-type]
+
+
+def test_an_environment_without_levels_is_evaluated_under_test_with_a_warning(
+    trained: rlcluster.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = rlcluster.evaluate(trained.path, num_episodes=1, levels="train", num_threads=1)
+    assert list(result.results) == ["test"]
+    said = 'levels=train: CartPole-v1 has no levels; it is evaluated once, as it is, under the key "test"'
+    assert said in capsys.readouterr().err
+
+
+def test_a_path_where_nothing_is_is_called_as_the_user_called_it(tmp_path: Path) -> None:
+    for function in (rlcluster.load, rlcluster.evaluate):
+        with pytest.raises(rlcluster.UserError) as error:
+            function(tmp_path / "nothing", num_threads=1)
+        expected = f"{function.__name__} {tmp_path / 'nothing'}: there is no such file or run directory"
+        assert str(error.value) == expected
 
 
 # Reading

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from json import dumps as json_text
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,11 +86,7 @@ def load(
     """The trained agent of a run directory (its last checkpoint) or of a checkpoint file. `env` is another environment
     with the same observations and actions; `seed` is that of its sampled actions.
     """
-    cores.limit_threads(threads_alone(num_threads, cores.observe()))
-    from rlcluster.evaluation.evaluate import load_agent
-    from rlcluster.runs.checkpoints import find_checkpoint
-
-    return load_agent(find_checkpoint(Path(path)), env, seed)
+    return _load("load", path, env, seed, num_threads)
 
 
 def evaluate(  # noqa: PLR0913 - its options are keywords, as on the command line
@@ -104,14 +101,15 @@ def evaluate(  # noqa: PLR0913 - its options are keywords, as on the command lin
     num_threads: int | None = None,
 ) -> Evaluation:
     """Plays episodes with the agent of a run or of a checkpoint, like `rlcluster evaluate`. `results` of what it
-    returns has an entry for "test" levels, "train" levels or both; `json` is a file to write it to as well.
+    returns has an entry for "test" levels, "train" levels or both, and only "test" for an environment without levels;
+    `json` is a file to write it to as well.
     """
-    agent = load(path, env=env, num_threads=num_threads)
+    if not isinstance(num_episodes, Integral) or num_episodes < 1:
+        raise UserError(f"num_episodes={num_episodes} should be a whole number of at least 1")
+    agent = _load("evaluate", path, env, 0, num_threads)
     from rlcluster.evaluation.evaluate import evaluate_agent
     from rlcluster.runs.evaluations import Evaluation, write_evaluation
 
-    if num_episodes < 1:
-        raise UserError(f"num_episodes={num_episodes} should be at least 1")
     facts, results = evaluate_agent(agent, levels, num_episodes, deterministic, seed)
     if json is not None:
         write_evaluation(Path(json), facts, results)
@@ -146,6 +144,15 @@ def settings_by_key(given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise UserError("; ".join(unknown))
     return {keys[name]: _as_given(value) for name, value in given.items()}
+
+
+def _load(caller: str, path: str | os.PathLike[str], env: str | None, seed: int, num_threads: int | None) -> Agent:
+    """`caller` is what errors call the path by."""
+    cores.limit_threads(threads_alone(num_threads, cores.observe()))
+    from rlcluster.evaluation.evaluate import load_agent
+    from rlcluster.runs.checkpoints import find_checkpoint
+
+    return load_agent(find_checkpoint(Path(path), caller), env, seed)
 
 
 def _keyword(flag: str) -> str:

@@ -204,8 +204,19 @@ def test_cartpole_has_no_levels(cartpole: Path) -> None:
     result = rlcluster("evaluate", "--checkpoint", cartpole, *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("Evaluation Results") == 1
-    assert "--levels both: CartPole-v1 has no levels; it is evaluated once, as it is" in result.stdout
+    assert (
+        'levels=both: CartPole-v1 has no levels; it is evaluated once, as it is, under the key "test"' in result.stderr
+    )
     assert "Levels" not in result.stdout
+
+
+def test_a_run_that_is_not_there_is_called_as_the_user_called_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, name in [(["nothing"], "evaluate nothing"), (["--checkpoint", "none"], "--checkpoint none")]:
+        assert main(["evaluate", *arguments, "--num-threads", "1"]) == 2
+        assert capsys.readouterr().err == f"rlcluster: error: {name}: there is no such file or run directory\n"
 
 
 def test_a_run_and_a_checkpoint_are_not_both_evaluated(capsys: pytest.CaptureFixture[str]) -> None:

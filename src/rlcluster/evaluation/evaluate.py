@@ -24,7 +24,7 @@ from rlcluster.runs.checkpoints import find_checkpoint, latest_run
 from rlcluster.runs.evaluations import write_evaluation
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import EnvSettings, KernelsName, Settings
-from rlcluster.system.console import say
+from rlcluster.system.console import say, warn
 from rlcluster.system.errors import UserError
 
 MAX_ENVS = 64
@@ -78,7 +78,8 @@ class Agent(NamedTuple):
 def evaluate_command(options: argparse.Namespace) -> int:
     """`rlcluster evaluate`."""
     _check_outputs(options)
-    checkpoint = find_checkpoint(Path(options.checkpoint) if options.checkpoint else latest_run())
+    name = "evaluate" if options.run is not None else "--checkpoint"
+    checkpoint = find_checkpoint(Path(options.checkpoint) if options.checkpoint else latest_run(), name)
     path, agent = checkpoint.path, load_agent(checkpoint, options.env)
     spec = agent.spec
     shape = (spec.observation_shape[2], *spec.observation_shape[:2]) if spec.is_image else spec.observation_shape
@@ -89,8 +90,6 @@ def evaluate_command(options: argparse.Namespace) -> int:
     say(f"Checkpoint: {path}\n")
     say(f"Loaded checkpoint from: {path} (step {agent.steps_global:,})\n")
     results = {}
-    if options.levels != "test" and procgen_game(agent.settings.env.name) is None:
-        say(f"--levels {options.levels}: {agent.settings.env.name} has no levels; it is evaluated once, as it is")
     for levels in chosen_levels(options.levels, agent.settings.env):
         env = level_settings(agent.settings.env, levels, options.seed)
         with Monitor(options.num_episodes, options.render, _video_path(options, levels)) as monitor:
@@ -321,6 +320,8 @@ def _noise(seed: int, indices: range) -> Any:
 def chosen_levels(choice: str, env: EnvSettings) -> tuple[str, ...]:
     """Environments without levels are evaluated once, as "test"."""
     if procgen_game(env.name) is None:
+        if choice != "test":
+            warn(f'levels={choice}: {env.name} has no levels; it is evaluated once, as it is, under the key "test"')
         return ("test",)
     if env.distribution_mode == "exploration" and choice != "train":
         raise UserError(f"--levels {choice}: exploration mode has only one level; use --levels train")
