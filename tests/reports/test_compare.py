@@ -592,7 +592,7 @@ def test_where_no_run_has_finished_the_report_says_what_the_runs_are_compared_un
     assert note in page_text(comparison, "page")
 
 
-def references(folder: Path, *runs: Path) -> list[str]:
+def references(folder: Path, *runs: Path | str) -> list[str]:
     assert main(["compare", *map(str, runs), "--reference", "--output", str(folder / "out")]) == 0
     return [one["text"] for one in json.loads((folder / "out" / "comparison.json").read_text())["references"]]
 
@@ -637,12 +637,37 @@ def test_a_longer_run_is_also_compared_where_ours_end(tmp_path, published):
     run = write_run(tmp_path / "a", {**FAST_RECIPE}, rising, evaluation=evaluation)
     short = write_run(tmp_path / "b", {**FAST_RECIPE}, [5.0] * 90)
     # Ours end with slices 57 to 60: 6 * 58.5 / 60. The run has 1.4495 on average from step 1.4 to 1.5 M.
-    assert references(tmp_path, run, short) == [
+    assert references(tmp_path, run, short, "--per-run") == [
         "a: training levels at 1,500,000 steps: 1.45; ours 5.85 (ppo_fast, 1 seed); OpenAI's PPO 8.04.",
         "a: training levels at 3,000,000 steps: 2.95; OpenAI's PPO 8.59.",
         "a: unseen levels at 1,510,000 steps: 6.50; ours 5.00 (ppo_fast, 1 seed); OpenAI's PPO 7.44.",
         "b: 90,000 steps; scores are compared from 100,000 steps on.",
     ]
+
+
+def test_a_method_is_set_beside_published_scores_as_one_row_for_each_game(tmp_path, published):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    runs = [
+        write_run(
+            tmp_path / f"{game}_{seed}",
+            {**FAST_RECIPE, "env.name": game, "env.seed": str(seed)},
+            [6.0 + seed] * (1200 + seed),
+            evaluation=evaluation_of(5.0 + seed, steps=1_200_000) | {"env": game},
+        )
+        for game, number in (("coinrun", 3), ("maze", 5))
+        for seed in range(number)
+    ]
+    # OpenAI: as above; on maze 5.44 to 5.44 and 5.19 to 5.26. Ours at 1.2 M steps: 7.5 * 46.5 / 60
+    assert references(tmp_path, *runs) == [
+        "PPO_Sequential, coinrun (3 runs): training levels at 1,200,000 steps: 7.00 (6.00 to 8.00); ours 5.81 "
+        "(ppo_fast, 1 seed); OpenAI's PPO 7.77.",
+        "PPO_Sequential, coinrun (3 runs): unseen levels at 1,200,000 steps: 6.00 (5.00 to 7.00); OpenAI's PPO 7.24.",
+        "PPO_Sequential, maze (5 runs): training levels at 1,200,000 steps: 8.00 [6.80, 9.20]; OpenAI's PPO 5.44.",
+        "PPO_Sequential, maze (5 runs): unseen levels at 1,200,000 steps: 7.00 [5.80, 8.20]; OpenAI's PPO 5.20.",
+    ]
+    (first, *_) = json.loads((tmp_path / "out" / "comparison.json").read_text())["references"]
+    assert (first["reward"], first["low"], first["high"], first["is_interval"]) == (7.0, 6.0, 8.0, False)
+    assert len(references(tmp_path, *runs, "--per-run")) == 2 * 8
 
 
 def test_the_plot_of_a_run_shows_ours_and_openais_curves(tmp_path, published):

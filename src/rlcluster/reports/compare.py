@@ -173,7 +173,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
         "failures": dict(comparison.failures),
         "warnings": list(comparison.warnings),
         "differences": [row._asdict() for row in comparison.differences],
-        "references": [{**score._asdict(), "text": score.text} for score in comparison.references],
+        "references": [score.data for score in comparison.references],
         "reference_definition": DEFINITION if comparison.references else None,
         "scores": None if comparison.scoring is None else _scores_data(comparison.scoring),
     }

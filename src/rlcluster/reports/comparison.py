@@ -93,7 +93,7 @@ def compare(
     methods, key = group_methods(runs) if method_of_run is None else named_methods(method_of_run)
     ranges = [options.ranges.get(run.game) or reference.score_range(run.settings.env) for run in runs]
     scoring, why_unscored = score(runs, names, methods, ranges)
-    return Comparison(
+    comparison = Comparison(
         runs=runs,
         names=names,
         methods=methods,
@@ -106,9 +106,25 @@ def compare(
         why_unscored=why_unscored,
         efficiency=efficiency(runs),
         reached=reached(runs, options.threshold),
-        references=reference_scores(runs, names, published_methods()) if options.with_reference else [],
+        references=[],
         ranges=ranges,
     )
+    if not options.with_reference:
+        return comparison
+    groups = _reference_groups(comparison, options.per_run)
+    return comparison._replace(references=reference_scores(groups, published_methods()))
+
+
+def _reference_groups(comparison: Comparison, per_run: bool) -> dict[str, list[RecordedRun]]:
+    """What is set beside published scores: each method on each task, or each run."""
+    if per_run or not comparison.has_repeats:
+        return {name: [run] for name, run in zip(comparison.names, comparison.runs, strict=True)}
+    groups: dict[str, list[RecordedRun]] = {}
+    for method in comparison.methods:
+        for run in (comparison.runs[k] for k in comparison.finished(method)):
+            title = method if len(comparison.tasks) == 1 else f"{method}, {run.task}"
+            groups.setdefault(title, []).append(run)
+    return groups
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:

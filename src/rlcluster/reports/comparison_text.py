@@ -9,16 +9,13 @@ from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.efficiency import unfinished_tasks
 from rlcluster.reports.fairness import Difference
 from rlcluster.reports.groups import (
-    MISSING,
     Group,
     episodes_text,
-    estimate_text,
     evaluated,
     evaluated_text,
     gap,
     groups_by_task,
     groups_of,
-    mean_text,
     speedup,
     summary_value,
 )
@@ -26,6 +23,7 @@ from rlcluster.reports.headline import headline, joined
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.scoring import Scoring
+from rlcluster.reports.spreads import MISSING, estimate_text, mean_text
 from rlcluster.system.console import counted
 
 LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block

@@ -24,17 +24,13 @@ from rlcluster.reports.comparison_text import (
 )
 from rlcluster.reports.curves import PHASES, phase_seconds
 from rlcluster.reports.groups import (
-    MISSING,
     Group,
-    estimate_text,
     evaluated,
     evaluated_text,
     gap,
     groups_by_task,
     groups_of,
-    mean_text,
     minutes,
-    number,
     speedup,
     summary_value,
 )
@@ -42,6 +38,7 @@ from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
 from rlcluster.reports.scoring import Scoring
+from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, number, spread_text
 from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
 
 CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
@@ -280,18 +277,20 @@ def _reached_table(comparison: Comparison) -> Table | None:
 def _references_table(comparison: Comparison) -> Table | None:
     rows = [
         [
-            score.run,
+            score.name,
+            str(score.num_runs),
             LEVELS_TEXT[score.levels],
             f"{score.steps:,}",
-            number(score.reward, ".2f"),
+            spread_text(score.reward, ".2f"),
             ours_text(score.ours) or MISSING,
             number(score.openai_ppo, ".2f"),
             score.note,
         ]
         for score in comparison.references
     ]
-    headings = ["run", "levels", "environment steps", "score", "ours", OPENAI, "note"]
-    known = [k for k in range(len(headings)) if {row[k] for row in rows} - {MISSING, ""}]
+    kind = "run" if all(score.name in comparison.names for score in comparison.references) else "method"
+    headings = [kind, "runs", "levels", "environment steps", "score", "ours", OPENAI, "note"]
+    known = [k for k in range(len(headings)) if {row[k] for row in rows} - {MISSING, "", *(["1"] if k == 1 else [])}]
     known_rows = [[row[k] for k in known] for row in rows]
     return Table("scores and published ones", [headings[k] for k in known], known_rows) if rows else None
 

@@ -1,18 +1,31 @@
-"""A run versus published results, our own runs' and OpenAI's PPO's: scores at the same number of steps, and curves."""
+"""Methods or runs versus published results, our own runs' and OpenAI's PPO's: scores at the same number of steps, and
+curves.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlcluster.reports import reference
 from rlcluster.reports.curves import SCORE_STEPS, slices_of
-from rlcluster.reports.published import PublishedMethod, PublishedRun, mean_score_curve, ours_for, published_methods
+from rlcluster.reports.published import (
+    REACHED,
+    PublishedMethod,
+    PublishedRun,
+    mean_score_curve,
+    ours_for,
+    published_methods,
+)
+from rlcluster.reports.spreads import Spread, spread_of, spread_text
+from rlcluster.runs.evaluations import Evaluation
 from rlcluster.runs.metrics import Column
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.games import procgen_game
+from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.console import counted
 
 DEFINITION = (
@@ -25,12 +38,13 @@ LEVELS_TEXT = {"train": "training levels", "test": "unseen levels"}
 
 
 class ReferenceScore(NamedTuple):
-    """A score of a run, and published ones at the same step."""
+    """A score of a method or a run, and published ones at the same step."""
 
-    run: str
+    name: str
+    num_runs: int
     levels: str  # "train" or "test"
     steps: int
-    reward: float | None
+    reward: Spread | None
     ours: Mapping[str, Sequence[float]]  # method -> a score for each seed
     openai_ppo: float | None
     note: str = ""  # why there is nothing to compare with
@@ -38,14 +52,22 @@ class ReferenceScore(NamedTuple):
     @property
     def text(self) -> str:
         """`mine: training levels at 800,000 steps: 7.10; ours 7.00 to 7.60 (ppo_fast, 3 seeds); OpenAI's PPO 7.30.`"""
+        name = f"{self.name} ({counted(self.num_runs, 'run')})" if self.num_runs > 1 else self.name
         if self.reward is None:
-            return f"{self.run}: {self.note}."
-        parts = [f"{self.run}: {LEVELS_TEXT[self.levels]} at {self.steps:,} steps: {self.reward:.2f}"]
+            return f"{name}: {self.note}."
+        parts = [f"{name}: {LEVELS_TEXT[self.levels]} at {self.steps:,} steps: {spread_text(self.reward, '.2f')}"]
         if self.ours:
             parts.append(f"ours {ours_text(self.ours)}")
         if self.openai_ppo is not None:
             parts.append(f"{OPENAI} {self.openai_ppo:.2f}")
         return "; ".join([*parts, self.note] if self.note else parts) + "."
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """With plain numbers."""
+        reward = self.reward or Spread(math.nan)
+        bounds = {"low": reward.low, "high": reward.high, "is_interval": reward.is_interval}
+        return {**self._asdict(), "reward": self.reward and reward.value, **bounds, "text": self.text}
 
 
 class PublishedCurve(NamedTuple):
@@ -64,9 +86,10 @@ class PublishedCurve(NamedTuple):
 
 
 def reference_scores(
-    runs: Sequence[RecordedRun], names: Sequence[str], published: Sequence[PublishedMethod]
+    groups: Mapping[str, Sequence[RecordedRun]], published: Sequence[PublishedMethod]
 ) -> list[ReferenceScore]:
-    return [score for run, name in zip(runs, names, strict=True) for score in _scores_of(run, name, published)]
+    """Of groups of runs of one task and with one method's settings."""
+    return [score for name, runs in groups.items() for score in _scores_of(name, runs, published)]
 
 
 def published_curves(runs: Sequence[RecordedRun]) -> dict[str, list[PublishedCurve]]:
@@ -93,9 +116,12 @@ def _openai_curve(game: str) -> PublishedCurve:
     return PublishedCurve(OPENAI, np.array(reference.STEPS), np.array(reference.GAMES[game].train))
 
 
-def _scores_of(run: RecordedRun, name: str, published: Sequence[PublishedMethod]) -> Iterator[ReferenceScore]:
-    steps = int(run.summary["total_timesteps"])
-    nothing = ReferenceScore(name, "train", steps, None, {}, None)
+def _scores_of(
+    name: str, runs: Sequence[RecordedRun], published: Sequence[PublishedMethod]
+) -> Iterator[ReferenceScore]:
+    """On training levels at the last step that all runs have."""
+    run, steps = runs[0], min(int(run.summary["total_timesteps"]) for run in runs)
+    nothing = ReferenceScore(name, len(runs), "train", steps, None, {}, None)
     if procgen_game(run.settings.env.name) is None or not reference.is_published_setting(run.settings.env):
         yield nothing._replace(note=f"no scores are published for {run.task}")
         return
@@ -103,43 +129,52 @@ def _scores_of(run: RecordedRun, name: str, published: Sequence[PublishedMethod]
     if steps < SCORE_STEPS:
         yield nothing._replace(note=f"{steps:,} steps; scores are compared from {SCORE_STEPS:,} steps on")
     else:
-        yield from _training_scores(run, name, ours)
-    if run.evaluation is not None and "test" in run.evaluation.results:
-        score = _unseen_score(run, name, ours)
+        yield from _training_scores(nothing, runs, ours)
+    evaluations = [run.evaluation for run in runs if run.evaluation is not None and "test" in run.evaluation.results]
+    if evaluations:
+        score = _unseen_score(nothing, run.settings.env, evaluations, ours)
         if score.ours or score.openai_ppo is not None:
             yield score
 
 
 def _training_scores(
-    run: RecordedRun, name: str, ours: Mapping[str, Sequence[PublishedRun]]
+    nothing: ReferenceScore, runs: Sequence[RecordedRun], ours: Mapping[str, Sequence[PublishedRun]]
 ) -> Iterator[ReferenceScore]:
-    """At the run's last step and, if our runs end before it, at our last step."""
-    curve, last = slices_of(run.metrics), int(run.summary["total_timesteps"])
-    ends = [one.steps for runs in ours.values() for one in runs]
+    """At the last step and, if our runs end before it, at our last step."""
+    curves, last = [slices_of(run.metrics) for run in runs], nothing.steps
+    ends = [one.steps for published in ours.values() for one in published]
     for step in sorted({last, min([last, max(ends, default=last)])}):
-        reward, score = curve.score_at(step), reference.openai_ppo(run.settings.env, step, "train")
+        rewards = [value for curve in curves if (value := curve.score_at(step)) is not None]
+        score = reference.openai_ppo(runs[0].settings.env, step, "train")
         at_step = {
             method: scores
-            for method, runs in ours.items()
-            if (scores := [value for one in runs if (value := one.score_at(step)) is not None])
+            for method, published in ours.items()
+            if (scores := [value for one in published if (value := one.score_at(step)) is not None])
         }
         note = "" if at_step or score is not None else f"OpenAI's scores cover {_millions()} steps"
-        if reward is None:
+        if not rewards:
             note = f"no training episode finished in the {SCORE_STEPS:,} steps before step {step:,}"
-        yield ReferenceScore(name, "train", step, reward, at_step, score, note)
+        spread, number = spread_of(rewards), len(rewards) or len(runs)
+        yield ReferenceScore(nothing.name, number, "train", step, spread, at_step, score, note)
 
 
-def _unseen_score(run: RecordedRun, name: str, ours: Mapping[str, Sequence[PublishedRun]]) -> ReferenceScore:
+def _unseen_score(
+    nothing: ReferenceScore,
+    env: EnvSettings,
+    evaluations: Sequence[Evaluation],
+    ours: Mapping[str, Sequence[PublishedRun]],
+) -> ReferenceScore:
     """Ours are those evaluated after as many steps."""
-    assert run.evaluation is not None
-    steps = run.evaluation.steps_global
+    steps, last = (end(one.steps_global for one in evaluations) for end in (min, max))
     at_step = {
         method: scores
         for method, runs in ours.items()
         if (scores := [value for one in runs if (value := one.unseen_at(steps)) is not None])
     }
-    reward = float(run.evaluation.results["test"]["reward_mean"])
-    return ReferenceScore(name, "test", steps, reward, at_step, reference.openai_ppo(run.settings.env, steps, "test"))
+    rewards = spread_of([float(one.results["test"]["reward_mean"]) for one in evaluations])
+    openai = reference.openai_ppo(env, steps, "test")
+    note = "" if steps >= REACHED * last else f"some runs were evaluated later, up to {last:,} steps"
+    return ReferenceScore(nothing.name, len(evaluations), "test", steps, rewards, at_step, openai, note)
 
 
 def ours_text(ours: Mapping[str, Sequence[float]]) -> str:

@@ -9,19 +9,9 @@ from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS
-from rlcluster.reports.groups import (
-    Group,
-    Spread,
-    estimate_spread,
-    evaluated,
-    groups_of,
-    minutes,
-    speedup,
-    spread_of,
-    spread_text,
-    summary_value,
-)
+from rlcluster.reports.groups import Group, evaluated, groups_of, minutes, speedup, summary_value
 from rlcluster.reports.headline import SEPARATOR, setup_text
+from rlcluster.reports.spreads import Spread, estimate_spread, spread_of, spread_text
 from rlcluster.runs.reader import RecordedRun
 
 INTERVAL, RANGE = "95 % interval", "lowest and highest run"
