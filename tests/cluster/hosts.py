@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 NETWORK = "10.77.2"
+SMALL_DISK_MEGABYTES = 16
 COMMANDS = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -94,6 +95,7 @@ class Hosts:
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
+        self.small_disk = folder / "small"  # a file system of its own, which all hosts see
         self._names = {name: f"rlc{os.getpid()}-{name}" for name in ("hub", *(f"n{k + 1}" for k in range(size)))}
 
     def __enter__(self) -> Hosts:
@@ -139,9 +141,13 @@ class Hosts:
                 for pid in left.stdout.split():
                     _kill(int(pid))
                 subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            subprocess.run(["umount", "--lazy", self.small_disk], check=False, capture_output=True)
 
     def _up(self) -> None:
         (self.folder / "state").mkdir()
+        self.small_disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MEGABYTES}m", "rlcluster-test", self.small_disk]
+        subprocess.run(mount, check=True, capture_output=True)
         addresses = {name: f"{NETWORK}.{1 if k == 0 else 10 + k}" for k, name in enumerate(self._names)}
         for host in self._names:
             self._add(host, addresses)
