@@ -67,14 +67,15 @@ class Learner:
             learning_rate *= 1 - progress
         with clock("targets"):
             update = self._make_update(rollouts, self._rewards(rollouts))
-        sums, grad_norms = no_losses(self._num_actions), []
+            sums, grad_norms = no_losses(self._num_actions), list[float]()
         for epoch in range(self._settings.n_epochs):
             with clock("shuffle"):
                 epoch_sums, batches = no_losses(self._num_actions), update.batches(epoch)
             for batch in batches:
-                epoch_sums += self.compute_gradients(batch)
-                self.exchange()
-                grad_norms.append(self.apply_gradients(learning_rate))
+                with clock("minibatch"):
+                    epoch_sums += self.compute_gradients(batch)
+                    self.exchange()
+                    grad_norms.append(self.apply_gradients(learning_rate))
             sums += epoch_sums
             if self._has_moved_enough(epoch_sums):
                 break

@@ -37,6 +37,7 @@ PHASES: dict[str, Phase] = {
     "update": Phase(Kind.PYTHON, "one update", True),
     "rollout": Phase(Kind.PYTHON, "acting; with actors: waiting for their rollouts", True),
     "learn": Phase(Kind.PYTHON, "learning from the rollouts", True),
+    "step": Phase(Kind.PYTHON, "one step of all environments; its own time: the loop over them"),
     "simulator": Phase(Kind.SIMULATOR, "the environments' step"),
     "copy": Phase(Kind.TORCH, "observations into the rollout; parameters from and to shared memory"),
     "act": Phase(Kind.TORCH, "the network's forward pass for acting and bootstrap values"),
@@ -44,6 +45,7 @@ PHASES: dict[str, Phase] = {
     "episodes": Phase(Kind.PYTHON, "rewards, ends of episodes, random numbers"),
     "targets": Phase(Kind.TORCH, "rewards, advantages and returns"),
     "shuffle": Phase(Kind.TORCH, "the minibatches of an epoch"),
+    "minibatch": Phase(Kind.TORCH, "one optimiser step; its own time: sums, gradients set to zero, memory given back"),
     "gather": Phase(Kind.TORCH, "the samples of a chunk"),
     "forward": Phase(Kind.TORCH, "the network's forward pass for learning"),
     "loss": Phase(Kind.TORCH, "the loss of a chunk, and its sums"),
@@ -76,23 +78,23 @@ class Recording:
         self._open: list[tuple[int, int, float]] = []  # path, amount, start
 
     def open(self, name: str, amount: int) -> Self:
+        start = time.perf_counter()  # first, and the end is taken last: recording a phase is part of it
         inner = self._inner[self._open[-1][0] if self._open else 0]
         number = inner.get(name)
         if number is None:
             number = inner[name] = self._add(name)
-        self._open.append((number, amount, time.perf_counter()))
+        self._open.append((number, amount, start))
         return self
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        end = time.perf_counter()
         number, amount, start = self._open.pop()
         self.numbers.append(number)
         self.starts.append(start)
-        self.ends.append(end)
         self.amounts.append(amount)
+        self.ends.append(time.perf_counter())
 
     def _add(self, name: str) -> int:
         if name not in PHASES:
