@@ -267,6 +267,51 @@ def test_figures_and_tables_are_written_in_every_format(seeds, tmp_path):
     assert latex.count("&") == 3 * 5  # method, runs, IQM, end of training, steps/s, minutes
 
 
+def test_several_games_have_a_row_for_each_method_and_game_in_every_table(tmp_path):
+    lost = RunState("failed", 0, 1)._asdict()
+    runs = [
+        write_run(
+            tmp_path / f"{mode}_{game}_{seed}",
+            {"mode": mode, "env.name": game, "env.seed": str(seed)},
+            [*REWARDS, level + seed],
+            evaluation=evaluation_of(level + seed) | {"env": game},
+        )
+        for mode, game, level in (
+            ("sequential", "coinrun", 5.0),
+            ("sequential", "maze", 6.0),
+            ("parallel", "maze", 7.0),
+        )
+        for seed in (1, 3)
+    ]
+    runs.append(
+        write_run(tmp_path / "lost", {"mode": "parallel", "env.name": "maze", "env.seed": "4"}, [1.0], state=lost)
+    )
+    out = tmp_path / "out"
+    assert main(["compare", *map(str, runs), "--format", "csv,md,tex", "--output", str(out)]) == 0
+    by_game = [
+        ("coinrun", "PPO_Sequential", "2", "7.00 (6.00 to 8.00)"),
+        ("maze", "PPO_Sequential", "2", "8.00 (7.00 to 9.00)"),
+        ("maze", "PPO_Parallel", "2 of 3", "9.00 (8.00 to 10.00)"),
+    ]
+    markdown, latex, page = ((out / f"comparison.{suffix}").read_text() for suffix in ("md", "tex", "html"))
+    assert "| game | method | runs | unseen levels |" in markdown
+    assert latex.count(r"\begin{tabular}") == 2
+    for cells in by_game:
+        assert f"| {' | '.join(cells)} |" in markdown
+        assert " & ".join(cells).replace("_", r"\_") in latex
+        assert "".join(f"<td>{cell}</td>" for cell in cells[1:]) in page
+    rows = list(csv.DictReader(io.StringIO((out / "comparison.csv").read_text())))
+    assert [(one["method"], one["game"], one["runs"], one["unseen levels"]) for one in rows] == [
+        ("PPO_Sequential", "all", "4", ""),
+        ("PPO_Parallel", "all", "2", ""),
+        ("PPO_Sequential", "coinrun", "2", "7.0"),
+        ("PPO_Sequential", "maze", "2", "8.0"),
+        ("PPO_Parallel", "maze", "2", "9.0"),
+    ]
+    assert (rows[4]["unseen levels, low"], rows[4]["low and high"]) == ("8.0", "lowest and highest run")
+    assert (rows[0]["IQM"] != "", rows[2]["IQM"]) == (True, "")
+
+
 def test_a_figure_of_another_format_keeps_its_name(seeds, tmp_path):
     assert main(["compare", *map(str, seeds), "--output", str(tmp_path / "paper.pdf"), "--format", "pdf,tex"]) == 0
     assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")

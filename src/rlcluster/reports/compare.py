@@ -15,7 +15,7 @@ from rlcluster.reports.headline import SEPARATOR, headline, setup_text, steps_te
 from rlcluster.reports.output_paths import check_output_file, check_outside_runs
 from rlcluster.reports.page import page_text
 from rlcluster.reports.reference_scores import DEFINITION, PublishedCurve, curves_until, published_curves
-from rlcluster.reports.score_table import WRITERS, score_table
+from rlcluster.reports.score_table import WRITERS, score_tables
 from rlcluster.reports.scoring import Scoring
 from rlcluster.runs.config import read_run_settings
 from rlcluster.runs.files import RUNS_FOLDER, runs_below
@@ -98,9 +98,9 @@ def write(comparison: Comparison, outputs: Outputs, title: str, shown: Shown | N
     write_atomically(outputs.report, report_text(comparison, shown.titles, shown.per_run).encode())
     write_atomically(outputs.page, _page(comparison, title, shown).encode())
     write_json(outputs.data, as_data(comparison))
-    table = score_table(comparison)
+    tables = score_tables(comparison)
     for path in outputs.tables:
-        write_atomically(path, WRITERS[path.suffix](table).encode())
+        write_atomically(path, WRITERS[path.suffix](tables).encode())
 
 
 def _page(comparison: Comparison, title: str, shown: Shown) -> str:

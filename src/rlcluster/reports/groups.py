@@ -50,20 +50,29 @@ def groups_by_task(comparison: Comparison, per_run: bool = False) -> list[Group]
     """The methods, or the single runs; of several games each by itself, since raw rewards of different games have no
     mean.
     """
-    groups = groups_of(comparison, per_run)
     if per_run or len(comparison.tasks) == 1:
-        return groups
-    return [_within(group, task) for group in groups for task in comparison.tasks if task in _tasks(group)]
+        return groups_of(comparison, per_run)
+    parts = [group for task in comparison.tasks for group in groups_of_task(comparison, task)]
+    methods = list(comparison.methods)
+    return [_named_by_task(comparison, group) for group in sorted(parts, key=lambda group: methods.index(group.method))]
 
 
-def _tasks(group: Group) -> set[str]:
-    return {run.task for run in group.runs}
+def groups_of_task(comparison: Comparison, task: str) -> list[Group]:
+    """The methods with their runs of one task."""
+    parts = []
+    for group in groups_of(comparison):
+        shown = [k for k in group.positions if comparison.runs[k].task == task]
+        number = sum(comparison.runs[k].task == task for k in comparison.methods[group.method])
+        if shown:
+            runs = [comparison.runs[k] for k in shown]
+            parts.append(Group(group.title, group.method, shown, runs, number - len(shown)))
+    return parts
 
 
-def _within(group: Group, task: str) -> Group:
-    own = [k for k, run in enumerate(group.runs) if run.task == task]
-    title = group.title if len(_tasks(group)) == 1 else f"{group.title}, {task}"
-    return Group(title, group.method, [group.positions[k] for k in own], [group.runs[k] for k in own])
+def _named_by_task(comparison: Comparison, group: Group) -> Group:
+    """A method with one task keeps its title."""
+    tasks = {comparison.runs[k].task for k in comparison.finished(group.method)}
+    return group if len(tasks) == 1 else group._replace(title=f"{group.title}, {group.runs[0].task}")
 
 
 def summary_value(name: str) -> Callable[[RecordedRun], float | None]:

@@ -37,6 +37,7 @@ from rlcluster.reports.groups import (
 from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
+from rlcluster.reports.score_table import game_table
 from rlcluster.reports.scoring import Scoring
 from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, number, spread_text
 from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
@@ -111,6 +112,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "warnings": comparison.warnings,
         "has_repeats": comparison.has_repeats,
         "numbers": NUMBERS if comparison.has_repeats else "",
+        "by_game": _game_table(comparison),
         "key_lines": comparison.key_lines,
         "results": _results_table(comparison, groups_of(comparison)),
         "single_runs": _results_table(comparison, groups_of(comparison, per_run=True)),
@@ -151,6 +153,11 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         scores = {"score (IQM)": _score_cell(comparison.scoring)}
         columns = {**dict(list(columns.items())[:2]), **scores, **dict(list(columns.items())[2:])}
     return _table("results", columns, groups)
+
+
+def _game_table(comparison: Comparison) -> Table | None:
+    table = game_table(comparison)
+    return None if table is None else Table("results by game", table.headings, table.rows)
 
 
 def _score_cell(scoring: Scoring) -> Cell:

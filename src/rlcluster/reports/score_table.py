@@ -1,4 +1,6 @@
-"""The table of scores, one row per method, for a paper: CSV, Markdown and LaTeX (booktabs)."""
+"""Tables of scores for a paper, one row per method and, with several games, one per method and game: as CSV, Markdown
+and LaTeX (booktabs).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS
-from rlcluster.reports.groups import Group, evaluated, groups_of, minutes, speedup, summary_value
+from rlcluster.reports.groups import Group, evaluated, groups_of, groups_of_task, minutes, speedup, summary_value
 from rlcluster.reports.headline import SEPARATOR, setup_text
 from rlcluster.reports.spreads import Spread, estimate_spread, spread_of, spread_text
 from rlcluster.runs.reader import RecordedRun
 
+BOUNDS, ALL_GAMES = "low and high", "all"  # a heading and a cell of the CSV file
 INTERVAL, RANGE = "95 % interval", "lowest and highest run"
 LATEX_ESCAPES = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
@@ -38,26 +41,51 @@ class ScoreTable(NamedTuple):
     methods: Sequence[Group]
     columns: Sequence[Column]
     caption: str
+    games: Sequence[str] = ()  # of each row, in a table by game
 
     @property
     def headings(self) -> list[str]:
-        return ["method", "runs", *(column.heading for column in self.columns if column.is_for_print)]
+        first = ["game", "method", "runs"] if self.games else ["method", "runs"]
+        return [*first, *(column.heading for column in self.columns if column.is_for_print)]
 
     @property
     def rows(self) -> list[list[str]]:
         """Of the printed table."""
         shown = [column for column in self.columns if column.is_for_print]
         return [
-            [group.title, group.count_text, *(spread_text(column.cells[k], column.form) for column in shown)]
+            [
+                *([self.games[k]] if self.games else []),
+                *(group.title, group.count_text),
+                *(spread_text(column.cells[k], column.form) for column in shown),
+            ]
             for k, group in enumerate(self.methods)
         ]
 
 
+def score_tables(comparison: Comparison) -> list[ScoreTable]:
+    """The table of methods and, with several games, that of methods and games."""
+    by_game = game_table(comparison)
+    return [score_table(comparison), *([by_game] if by_game is not None else [])]
+
+
 def score_table(comparison: Comparison) -> ScoreTable:
-    """Scores where there are any, then rewards, speed and time; columns without a number are left out."""
+    """Scores where there are any, then rewards, speed and time; columns without a number are left out. Raw rewards of
+    different games have no mean.
+    """
     groups = groups_of(comparison)
-    columns = [*_score_columns(comparison, groups), *_reward_columns(comparison, groups), *_cost_columns(groups)]
+    rewards = _reward_columns(groups) if len(comparison.tasks) == 1 else ()
+    columns = [*_score_columns(comparison, groups), *rewards, *_cost_columns(groups)]
     return ScoreTable(groups, [column for column in columns if column.is_known], _caption(comparison))
+
+
+def game_table(comparison: Comparison) -> ScoreTable | None:
+    """The rewards of each method in each game; None with one game, whose rewards the table of methods has."""
+    if len(comparison.tasks) == 1:
+        return None
+    rows = [(task, group) for task in comparison.tasks for group in groups_of_task(comparison, task)]
+    groups = [group for _, group in rows]
+    columns = [column for column in _reward_columns(groups) if column.is_known]
+    return ScoreTable(groups, columns, f"Mean rewards by game. {NUMBERS}", [task for task, _ in rows])
 
 
 def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Column]:
@@ -69,10 +97,8 @@ def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[
         yield Column(AGGREGATE_TITLES[name], cells, ".3f", is_for_print=name != "optimality_gap")
 
 
-def _reward_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Column]:
-    """Raw rewards of different games have no mean. The reward of training is printed where nothing was evaluated."""
-    if len(comparison.tasks) > 1:
-        return
+def _reward_columns(groups: Sequence[Group]) -> Iterator[Column]:
+    """Of groups of one game each. The reward of training is printed where nothing was evaluated."""
     unseen, training, final = (
         [spread_of(group.values(value)) for group in groups]
         for value in (evaluated("test"), evaluated("train"), summary_value("final_reward"))
@@ -93,26 +119,35 @@ def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
     yield Column("environment steps", means(summary_value("total_timesteps")), ",.0f", is_for_print=False)
 
 
-def csv_text(table: ScoreTable) -> str:
-    """Plain numbers, with the bounds of each in columns of their own and a column that says what they are."""
-    are_intervals = [
-        any(cell is not None and cell.is_interval and cell.low is not None for cell in cells)
-        for cells in zip(*(column.cells for column in table.columns), strict=True)
-    ]
-    columns: dict[str, Sequence[object]] = {
-        "method": [group.title for group in table.methods],
-        "runs": [len(group.runs) for group in table.methods],
-        "unfinished runs": [group.num_unfinished for group in table.methods],
-    }
+def csv_text(tables: Sequence[ScoreTable]) -> str:
+    """Plain numbers, with the bounds of each in columns of their own and a column that says what they are. With several
+    games, rows of all games and rows of each.
+    """
+    rows = [row for table in tables for row in _plain_rows(table, has_games=len(tables) > 1)]
+    headings = [*dict.fromkeys(name for row in rows for name in row if name != BOUNDS), BOUNDS]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, headings, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _plain_rows(table: ScoreTable, has_games: bool) -> list[dict[str, object]]:
+    columns: dict[str, Sequence[object]] = {"method": [group.title for group in table.methods]}
+    if has_games:
+        columns["game"] = table.games or [ALL_GAMES for _ in table.methods]
+    columns["runs"] = [len(group.runs) for group in table.methods]
+    columns["unfinished runs"] = [group.num_unfinished for group in table.methods]
     for column in table.columns:
         columns[column.heading] = [_plain(cell and cell.value) for cell in column.cells]
         if any(cell is not None and cell.low is not None for cell in column.cells):
             columns[f"{column.heading}, low"] = [_plain(cell and cell.low) for cell in column.cells]
             columns[f"{column.heading}, high"] = [_plain(cell and cell.high) for cell in column.cells]
-    columns["low and high"] = [INTERVAL if is_interval else RANGE for is_interval in are_intervals]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
-    return text.getvalue()
+    columns[BOUNDS] = [
+        INTERVAL if any(cell is not None and cell.is_interval and cell.low is not None for cell in cells) else RANGE
+        for cells in zip(*(column.cells for column in table.columns), strict=True)
+    ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _plain(value: float | None) -> object:
@@ -120,7 +155,11 @@ def _plain(value: float | None) -> object:
     return "" if value is None else value if isinstance(value, int) else round(value, 6)
 
 
-def markdown_text(table: ScoreTable) -> str:
+def markdown_text(tables: Sequence[ScoreTable]) -> str:
+    return "\n".join(map(_markdown_table, tables))
+
+
+def _markdown_table(table: ScoreTable) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
@@ -128,9 +167,12 @@ def markdown_text(table: ScoreTable) -> str:
     return "\n".join([line(table.headings), rules, *map(line, table.rows), "", f"*{table.caption}*", ""])
 
 
-def latex_text(table: ScoreTable) -> str:
+def latex_text(tables: Sequence[ScoreTable]) -> str:
     """As wide as a page of text; needs the package booktabs."""
+    return "\n".join(map(_latex_table, tables))
 
+
+def _latex_table(table: ScoreTable) -> str:
     def line(cells: Sequence[str]) -> str:
         return "    " + " & ".join(map(_latex, cells)) + r" \\"
 
@@ -152,7 +194,7 @@ def latex_text(table: ScoreTable) -> str:
     )
 
 
-WRITERS: dict[str, Callable[[ScoreTable], str]] = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text}
+WRITERS: dict[str, Callable[[Sequence[ScoreTable]], str]] = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text}
 
 
 def _caption(comparison: Comparison) -> str:
