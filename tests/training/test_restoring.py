@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from rlcluster import environments
 from rlcluster.environments.procgen import check_states
-from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, save_checkpoint
+from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, checkpoint_bytes, load_checkpoint, save_checkpoint
 from rlcluster.runs.checkpoints import find_checkpoint
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.errors import UserError
@@ -78,6 +81,98 @@ def test_a_checkpoint_with_a_tensor_of_another_shape_is_refused(checkpoint: Chec
             with pytest.raises(CheckpointError):
                 try_to_restore(checkpoint, content)
                 pytest.fail(str(place))
+
+
+# What a checkpoint may hold instead of a value, mostly not, although its hash is right.
+NAN, INFINITE, LARGE = float("nan"), float("inf"), 2**70
+ODD = [
+    None,
+    "7",
+    "",
+    [],
+    {},
+    ["7"],
+    [NAN],
+    [-1],
+    [1.5],
+    [3],
+    [LARGE],
+    True,
+    -1,
+    7,
+    1.5,
+    NAN,
+    INFINITE,
+    -INFINITE,
+    LARGE,
+]
+ODD_TENSORS = ["nan", "infinite", "other dtype", "more", "scalar", "negative"]
+
+# By hand: what each number may also be. A tensor may be nothing but one of its own shape and type.
+ALSO: dict[tuple[str, ...], list[Any]] = {
+    **{("learner", name): [7] for name in ("updates", "steps_global")},
+    ("actor", "simulators"): [None],
+    ("episodes", "total"): [7],
+    **{("episodes", name): [None, -1, 7, 1.5] for name in ("initial_reward", "best_reward")},
+    ("episodes", "rewards"): [[], [-1], [1.5], [3], "negative", "more", "other dtype"],
+    **{(name,): [7, 1.5] for name in ("elapsed_seconds", "peak_memory_gb")},
+    ("recent_seconds",): [[], [1.5], [3]],
+    ("recent_steps",): [[], [3]],
+}
+NEGATIVE_ALLOWED = ("parameters", "optimizer", "reward_normalizer", "episode_rewards", "rewards")
+
+
+def odd_tensor(kind: str, before: torch.Tensor) -> torch.Tensor:
+    if kind == "more":
+        return torch.cat([before.reshape(-1), before.reshape(-1)])
+    if kind == "other dtype":
+        return before.to(torch.float16 if before.dtype != torch.float16 else torch.int32)
+    if kind == "scalar":
+        return torch.tensor(1)
+    odd = before.clone()
+    odd.view(-1)[0] = -3 if kind == "negative" else NAN if kind == "nan" else INFINITE
+    return odd
+
+
+def is_allowed(place: tuple[str, ...], value: Any, odd: Any) -> bool:
+    if any(type(one) is type(odd) and one == odd for one in ALSO.get(place, [])):
+        return True
+    return isinstance(value, torch.Tensor) and odd == "negative" and set(place) & set(NEGATIVE_ALLOWED) != set()
+
+
+@hypothesis_settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_whole_checkpoint_with_an_odd_value_is_refused_in_one_line_or_harmless(
+    checkpoint: Checkpoint, data: st.DataObject
+) -> None:
+    content = copy.deepcopy(checkpoint.content)
+    place = data.draw(st.sampled_from(list(places(content))))
+    part = inside(content, place)
+    before = part[place[-1]]
+    odd = data.draw(st.sampled_from(ODD))
+    if isinstance(before, torch.Tensor):
+        is_floating = before.dtype.is_floating_point
+        odd = data.draw(st.sampled_from(ODD_TENSORS if is_floating else ODD_TENSORS[2:]))
+    part[place[-1]] = odd_tensor(odd, before) if isinstance(before, torch.Tensor) else odd
+    saved = load_checkpoint(checkpoint.path, bytes(checkpoint_bytes(content)))
+    if is_allowed(place, before, odd):
+        try_to_restore(checkpoint, saved.content)
+        return
+    with pytest.raises(CheckpointError) as caught:
+        try_to_restore(checkpoint, saved.content)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("steps", [-1, LARGE, NAN, INFINITE, "7", None, True])
+def test_a_checkpoint_whose_counters_are_no_numbers_is_refused_by_every_reader(
+    checkpoint: Checkpoint, steps: Any
+) -> None:
+    content = copy.deepcopy(checkpoint.content)
+    content["learner"]["steps_global"] = content["learner"]["updates"] = steps
+    other = checkpoint._replace(content=content)
+    for read in (lambda: other.steps_global, lambda: other.updates):
+        with pytest.raises(CheckpointError, match=r"learner\.(steps_global|updates) is "):
+            read()
 
 
 @pytest.mark.parametrize(

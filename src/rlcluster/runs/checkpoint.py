@@ -23,6 +23,7 @@ from rlcluster.system.atomic_file import write_atomically
 from rlcluster.system.errors import UserError
 
 FORMAT = "rlcluster checkpoint 1"
+READING_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, yaml.YAMLError)
 
 
 class CheckpointError(UserError):
@@ -68,13 +69,11 @@ class Checkpoint(NamedTuple):
 
     @property
     def steps_global(self) -> int:
-        with self.reading():
-            return int(self.content["learner"]["steps_global"])
+        return self._count("steps_global")
 
     @property
     def updates(self) -> int:
-        with self.reading():
-            return int(self.content["learner"]["updates"])
+        return self._count("updates")
 
     def parameters(self) -> dict[str, Any]:
         """Of the policy, by name. They are finite: training stops before a step that would make them otherwise."""
@@ -86,15 +85,27 @@ class Checkpoint(NamedTuple):
             raise CheckpointError(self.path, reason, is_damaged=False)
         return parameters
 
+    def _count(self, name: str) -> int:
+        with self.reading():
+            value: int = self.content["learner"][name]
+            if not is_count(value):
+                raise ValueError(f"learner.{name} is {value!r}")
+            return value
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Around whatever uses the content: what it lacks, or holds in another form, is a CheckpointError."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, yaml.YAMLError) as error:
+        except READING_ERRORS as error:
             what = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
             reason = f"was written by another version of rlcluster, or for other settings ({what})"
             raise CheckpointError(self.path, reason, is_damaged=False) from None
+
+
+def is_count(value: Any) -> bool:
+    """A whole number as we write them: of updates, steps or episodes."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def load_checkpoint(path: Path, data: bytes | None = None) -> Checkpoint:
