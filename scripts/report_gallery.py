@@ -8,6 +8,7 @@ The runs are synthetic (the logs are drawn from random numbers, the readers and 
     games      2 methods x 5 seeds x 2 games, enough for intervals
     pair       2 methods, one run each
     ten        10 runs of one method
+    recipes    2 recipes of one algorithm that differ in five settings, 3 seeds each
     one        1 run, by `rlcluster plot`
 
 With Chromium and its driver (Debian: chromium, chromium-driver), the pages are also photographed at 1440, 1280 and 400
@@ -39,6 +40,7 @@ class Method(NamedTuple):
     mode: str
     fps: float
     level: float  # the reward that it reaches
+    changes: tuple[tuple[str, str], ...] = ()  # settings that are not the default
 
 
 METHODS = (
@@ -47,6 +49,13 @@ METHODS = (
     Method("a2c", "parallel", 2100.0, 7.2),
     Method("impala", "parallel", 2300.0, 8.0),
     Method("a3c", "parallel", 1500.0, 6.4),
+)
+OTHER = METHODS[1]._replace(
+    level=7.8,
+    changes=(
+        *(("training.gamma", "0.99"), ("training.n_steps", "64"), ("training.n_epochs", "1")),
+        *(("training.learning_rate", "1e-3"), ("policy.network", "nature")),
+    ),
 )
 
 
@@ -73,7 +82,7 @@ def record(update: int, method: Method, draw: random.Random, luck: float) -> dic
 def write_run(path: Path, method: Method, seed: int, game: str, updates: int = UPDATES) -> Path:
     """A run directory as training leaves it; one with fewer updates has failed."""
     flags = {"env.name": game, "env.seed": str(seed), "training.total_timesteps": str(UPDATES * STEPS)}
-    settings = load_settings(method.algorithm, method.mode, flags=flags)
+    settings = load_settings(method.algorithm, method.mode, flags=flags | dict(method.changes))
     draw = random.Random(f"{method} {seed} {game}")
     luck = draw.gauss(0, 0.35)
     logs = path / "logs" / settings.log_name
@@ -115,7 +124,12 @@ def sets_of_runs(folder: Path) -> dict[str, list[Path]]:
     ]
     pair = [write_run(folder / "pair" / name(method, 1), method, 1, "coinrun") for method in METHODS[:2]]
     ten = [write_run(folder / "ten" / name(METHODS[1], seed), METHODS[1], seed, "coinrun") for seed in range(1, 11)]
-    return {"methods": five, "games": games, "pair": pair, "ten": ten}
+    recipes = [
+        write_run(folder / "recipes" / f"{recipe}_seed{seed}", method, seed, "coinrun")
+        for recipe, method in (("plain", METHODS[1]), ("other", OTHER))
+        for seed in (1, 2, 3)
+    ]
+    return {"methods": five, "games": games, "pair": pair, "ten": ten, "recipes": recipes}
 
 
 def photograph(pages: Sequence[Path]) -> None:

@@ -300,16 +300,70 @@ print(seen, run.status)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_notebook", [False, True], ids=["a script without a main guard", "a notebook"])
-def test_a_parallel_run_starts_from(tmp_path: Path, is_notebook: bool) -> None:
-    """A notebook has no main file either: its code arrives as text."""
+@pytest.mark.parametrize("is_piped", [False, True], ids=["a script without a main guard", "standard input"])
+def test_a_parallel_run_starts_from(tmp_path: Path, is_piped: bool) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    arguments = ["-"] if is_notebook else ["script.py"]
+    arguments = ["-"] if is_piped else ["script.py"]
     result = subprocess.run(
         [sys.executable, *arguments], input=SCRIPT, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "[1, 2] finished"
+
+
+NOTEBOOK = [
+    "import rlcluster\nsettings = dict(env='CartPole-v1', num_envs=4, n_steps=32, num_threads=1, total_updates=2)",
+    "seen = []\nclass Mine:\n    def on_update(self, record):\n        seen.append(record['update'])",
+    "run = rlcluster.train('ppo', output_dir='sequential', callbacks=[Mine()], **settings)\nprint(seen, run.status)",
+    "more = dict(mode='parallel', num_workers=2, output_dir='parallel')\n"
+    "run = rlcluster.train('ppo', callbacks=[Mine()], **settings, **more)\n"
+    "print(seen, run.status, run.summary['world_size'])",
+    "import signal\nclass Interrupter:\n    def on_update(self, record):\n"
+    "        if record['update'] == 1:\n            signal.raise_signal(signal.SIGINT)",
+    "settings['total_updates'] = 1_000_000\n"
+    "run = rlcluster.train('ppo', output_dir='stopped', callbacks=[Interrupter()], **settings)\n"
+    "print(run.status)",
+]
+
+
+@pytest.mark.slow
+def test_a_notebook_in_a_real_kernel_trains_in_sequence_and_in_parallel_and_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in NOTEBOOK])
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    last_lines = [
+        "".join(one["text"] for one in cell.outputs).splitlines()[-1] for cell in notebook.cells if cell.outputs
+    ]
+    assert last_lines == ["[1, 2] finished", "[1, 2, 1, 2] finished 2", "preempted"]
+
+
+INTERRUPTED = """
+import signal, rlcluster
+class Mine:
+    def on_update(self, record):
+        if record["update"] == 2:
+            signal.raise_signal(signal.SIGINT)
+run = rlcluster.train("ppo", env="CartPole-v1", num_envs=4, n_steps=32, num_threads=1, output_dir="run",
+                      total_updates=1_000_000, callbacks=[Mine()], **{settings})
+print(run.status, run.summary["total_updates"] >= 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"mode": "parallel", "num_workers": 2}], ids=["sequential", "parallel"])
+def test_ctrl_c_saves_the_run_and_returns_it_as_preempted(tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "script.py").write_text(INTERRUPTED.replace("{settings}", repr(settings)))
+    result = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "preempted True"
+    assert rlcluster.load(tmp_path / "run", num_threads=1).steps_global >= 256
 
 
 # Agents

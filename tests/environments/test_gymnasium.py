@@ -179,7 +179,7 @@ class Faulty(gymnasium.Env[Any, Any]):
         if is_faulty and self.exits:
             raise SystemExit(0)
         reward, observation = self.fault if is_faulty else (0.0, 0.0)
-        return np.array([0.0, observation], np.float32), reward, False, is_faulty and self.is_cut, {}
+        return np.array([0.0, observation]), reward, False, is_faulty and self.is_cut, {}
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,15 @@ class Faulty(gymnasium.Env[Any, Any]):
     [
         ({"reward": float("nan")}, "environment 5 returned the reward nan in step 3"),
         ({"reward": float("-inf")}, "environment 5 returned the reward -inf in step 3"),
-        ({"reward": 1e300}, "environment 5 returned the reward inf in step 3"),  # beyond float32
+        ({"reward": 1e300}, "environment 5 returned the reward 1e+300, too large for float32, in step 3"),
         ({"observation": float("nan")}, "environment 5 returned an observation that is NaN or infinite in step 3"),
         ({"observation": float("inf"), "is_cut": True}, "environment 5 returned an observation that is NaN"),
+        ({"observation": 1e300}, "environment 5 returned an observation that is NaN or infinite in step 3"),
         ({"exits": True}, "the environment called sys.exit(0)"),
     ],
-    ids=["NaN", "infinite", "too large", "observation", "last observation", "exit"],
+    ids=["NaN", "infinite", "too large", "observation", "last observation", "large observation", "exit"],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.filterwarnings("error:overflow encountered in cast")
 def test_an_environment_at_fault_is_named_with_its_step(fault: dict[str, Any], message: str) -> None:
     gymnasium.register("Faulty-v0", Faulty, kwargs={"reward": 0.0, "observation": 0.0, "exits": False, "is_cut": False})
     try:

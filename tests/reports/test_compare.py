@@ -166,6 +166,9 @@ def test_a_failed_run_does_not_blur_the_means_of_its_method(seeds, tmp_path, cap
     assert comparison.failures == {"lost": "after 2 updates: out of memory"}
     assert not any("lost" in warning for warning in comparison.warnings)  # named once
     assert page_text(comparison, "page").count("out of memory") == 1
+    assert comparison.scoring.left_out == ["lost"]
+    for listed in (page_text(comparison, "page"), "\n".join(score_lines(comparison))):
+        assert "Excluded" not in listed  # the failure is named with its reason
 
 
 def test_single_runs_stay_reachable(seeds, tmp_path, capsys):
@@ -909,7 +912,7 @@ def test_fifteen_long_runs_make_a_page_below_a_megabyte(tmp_path):
 
 def test_a_table_without_a_value_in_a_column_leaves_it_out(pair):
     text = page_text(compared(list(pair)), "page")
-    assert '<th scope="col">fps</th>' in text
+    assert '<th scope="col">steps/s</th>' in text
     assert '<th scope="col">unseen levels</th>' not in text  # no run has an evaluation
 
 

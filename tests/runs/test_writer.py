@@ -319,6 +319,11 @@ def test_a_run_with_damaged_checkpoints_only_cannot_be_resumed(settings_for, fol
             refuse(folder / "checkpoints", "ppo")
         assert caught.value.exit_code == EXIT_STORAGE
         assert capsys.readouterr().err.count("warning: ") == num_warnings
+    why = f"there is no usable checkpoint in {folder / 'checkpoints'} (damaged: {names})"
+    for path in (folder, folder / "checkpoints"):
+        with pytest.raises(UserError, match=re.escape(f"--checkpoint {path}: {why}; give another run")) as caught:
+            find_checkpoint(path)
+        assert caught.value.exit_code == EXIT_STORAGE
 
 
 def test_a_reader_falls_back_like_a_resumed_run_but_changes_nothing(settings_for, folder, capsys):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlcluster.system.scratch import PREFIX, scratch_folder
+from rlcluster.system.scratch import PREFIX, remove_abandoned, scratch_folder
 
-from conftest import background
+from conftest import CARTPOLE, background, command, end, flags, rlcluster
 
 OWNER = """
 import sys
@@ -60,3 +60,35 @@ def test_a_young_folder_and_other_names_stay(tmp_path: Path) -> None:
     with scratch_folder():
         assert (tmp_path / f"{PREFIX}young").exists()
         assert (tmp_path / "rlcluster-other").exists()
+
+
+@pytest.mark.slow
+def test_a_sequential_training_removes_what_killed_commands_have_left(tmp_path: Path) -> None:
+    left = tmp_path / f"{PREFIX}left"
+    (left / "run").mkdir(parents=True)
+    age(left)
+    result = rlcluster("train", "ppo", "--output-dir", tmp_path / "run", *flags({**CARTPOLE, "--total-updates": 1}))
+    assert result.returncode == 0, result.stderr
+    assert not left.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tune", "ppo", "--env", "CartPole-v1", "--minutes", "5", "--output", "tuned.yaml"],
+        ["plan", "ppo", "--env", "CartPole-v1", "--seconds", "60"],
+    ],
+    ids=["tune", "plan"],
+)
+def test_the_runs_of_a_killed_command_are_removed_by_the_next_training(arguments: list[str], tmp_path: Path) -> None:
+    process = background(command(*arguments), cwd=tmp_path)
+    while not list(tmp_path.glob(f"{PREFIX}*/**/run_state.json")):
+        assert process.poll() is None, process.communicate()
+    end(process)
+    left = list(tmp_path.glob("rlcluster-*"))
+    assert left
+    for folder in left:
+        age(folder)
+    remove_abandoned()
+    assert not list(tmp_path.glob("rlcluster-*"))

@@ -40,7 +40,7 @@ class GymnasiumEnvironments(VectorEnvironment):
         self.spec = _spec_of(self._envs[0], settings.name)
         num = len(self._envs)
         self.observations = np.zeros((num, *self.spec.observation_shape), self.spec.observation_dtype)
-        self._rewards = np.zeros(num, np.float32)
+        self._given_rewards, self._rewards = np.zeros(num), np.zeros(num, np.float32)
         self._numbers = None if self.spec.is_image else self.observations.reshape(-1)  # a view; bytes are finite
         self._no_rewards, self._no_numbers = np.zeros(num, np.float32), np.zeros(self.observations.size, np.float32)
         self._terminated = np.zeros(num, np.bool_)
@@ -51,7 +51,9 @@ class GymnasiumEnvironments(VectorEnvironment):
 
     def step(self, actions: NDArray[np.int64]) -> Step:
         self._num_steps += 1
-        final_observations = self._step_each(actions)
+        with np.errstate(over="ignore"):  # what is too large for float32 is refused below
+            final_observations = self._step_each(actions)
+            self._rewards[:] = self._given_rewards
         self._refuse_not_finite(final_observations)
         return Step(self._rewards, self._terminated, self._truncated, final_observations)
 
@@ -67,7 +69,7 @@ class GymnasiumEnvironments(VectorEnvironment):
                     final_observations[k] = np.array(observation, self.spec.observation_dtype)
                 observation, _ = env.reset()
             self.observations[k] = observation
-            self._rewards[k] = reward
+            self._given_rewards[k] = reward
             self._terminated[k] = terminated
             self._truncated[k] = truncated
         return final_observations
@@ -84,7 +86,9 @@ class GymnasiumEnvironments(VectorEnvironment):
         for k, index in enumerate(self.indices):
             observations = (self.observations[k], final_observations.get(k, 0.0))
             if not np.isfinite(self._rewards[k]):
-                raise self._at_fault(index, f"the reward {self._rewards[k]}")
+                reward = self._given_rewards[k]
+                size = ", too large for float32," if np.isfinite(reward) else ""
+                raise self._at_fault(index, f"the reward {reward}{size}")
             if not all(np.isfinite(one).all() for one in observations):
                 raise self._at_fault(index, "an observation that is NaN or infinite")
 

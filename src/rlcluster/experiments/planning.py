@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from rlcluster.system.atomic_file import write_json
 from rlcluster.system.console import counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.launcher import Placement, launched
+from rlcluster.system.scratch import scratch_folder
 from rlcluster.system.signals import StopRequest
 
 PROBE_SECONDS = 10.0
@@ -196,8 +196,8 @@ def _measure(
     if request.run is not None:
         run = read_run(request.run)
         return measured_from(run, local), run
-    with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
-        path = Path(folder, "run")
+    with scratch_folder() as folder:
+        path = folder / "run"
         mode = "parallel" if settings.mode == "distributed" else settings.mode
         say(f"training for {request.seconds:.0f} s in mode {mode} ...")
         _train(_first_part(request, settings.algorithm, mode, path), stop)

@@ -6,9 +6,7 @@ A ring all-reduce of B bytes among W ranks takes 2 (W - 1) (a + B / (W b)): a se
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlcluster.experiments.forecast import Network
@@ -16,6 +14,7 @@ from rlcluster.system import cores
 from rlcluster.system.errors import UserError
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, leave_launcher, prepare_network
 from rlcluster.system.processes import run_ranks
+from rlcluster.system.scratch import scratch_folder
 from rlcluster.system.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ TIMEOUT_SECONDS = 60.0
 
 def probe_local(seconds: float, stop: StopRequest) -> Network:
     """Between two ranks of this machine."""
-    with tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
-        arguments = (str(Path(folder, "rendezvous")), seconds)
+    with scratch_folder() as folder:
+        arguments = (str(folder / "rendezvous"), seconds)
         network: Network = run_ranks(LOCAL_RANKS, _probe_on_rank, arguments, stop, TIMEOUT_SECONDS)[0]
     return network
 

@@ -185,7 +185,7 @@ def schedule(cases: Sequence[Case], repeats: int) -> list[tuple[Case, int]]:
 
 
 def _outcome_text(row: RunRow) -> str:
-    return f"{row.fps:.0f} fps" if row.state == "finished" else f"{row.state}: {row.error}"
+    return f"{row.fps:,.0f} steps/s" if row.state == "finished" else f"{row.state}: {row.error}"
 
 
 def _run(request: ScaleRequest, case: Case, repeat: int, stop: StopRequest) -> RunRow:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 STYLES = {"strong": style(0), "weak": style(1)}
 PANELS = {
-    "fps": ("Speed", "steps per second"),
+    "fps": ("Speed", "steps/s"),
     "speedup": ("Speed-up", "relative to fewest ranks"),
     "efficiency": ("Efficiency", "speed-up per rank"),
 }
 HEIGHT = 5.0  # inches, of the figure
-COLUMNS = ("ranks", "fps", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
+COLUMNS = ("ranks", "steps/s", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
 
 
 def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
@@ -116,7 +116,7 @@ def _spread_notes(summary: Sequence[SummaryRow]) -> list[str]:
 
 
 def write_plots(folder: Path, summary: Sequence[SummaryRow], settings: Settings, ranks_that_fit: int) -> None:
-    """plots.png: fps, speed-up, efficiency and phase times over the number of ranks."""
+    """plots.png: steps/s, speed-up, efficiency and phase times over the number of ranks."""
     repeats = max((row.finished_repeats for row in summary), default=0)
     setup = f"{game_name(settings.env.name)} · {counted(repeats, 'repeat')} · seed {settings.env.seed}"
     with figure_for([folder / "plots.png"], HEIGHT) as figure:

@@ -298,7 +298,7 @@ class _SuiteRun:
             return f"{outcome.state}: {outcome.error}"
         summary = read_summary(self._path(cell))
         reward = summary["final_reward"]
-        text = f"{summary['average_fps']:,.0f} fps, reward {'-' if reward is None else f'{reward:.2f}'}"
+        text = f"{summary['average_fps']:,.0f} steps/s, reward {'-' if reward is None else f'{reward:.2f}'}"
         remaining = self.remaining_seconds(pending)
         if remaining is None or not pending:
             return text

@@ -6,7 +6,6 @@ Started on several hosts of an allocation, it tunes runs over all of them.
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.launcher import Placement, launched
+from rlcluster.system.scratch import scratch_folder
 from rlcluster.system.signals import StopRequest
 
 ROUNDS_PER_HALVING = 2
@@ -75,8 +75,8 @@ def tune_command(request: TuneRequest) -> int:
     if placement is not None and placement.world_size > 1:
         return _tune_over_hosts(request, placement)
     settings = settings_to_tune(request, "parallel")
-    with StopRequest(ignores_second_signal=True) as stop, tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
-        race = Race(request, settings, Path(folder), stop)
+    with StopRequest(ignores_second_signal=True) as stop, scratch_folder() as folder:
+        race = Race(request, settings, folder, stop)
         best = _best_of(race, layouts(settings, cores.observe().physical), request, settings)
     code = _report(request, race, best, stop)
     if best is not None and code == 0:
@@ -101,7 +101,7 @@ def _remember(race: Race, best: Result, file: Path) -> None:
 def _tune_over_hosts(request: TuneRequest, placement: Placement) -> int:
     """The first host decides and reports. Nothing is remembered: it would not hold for one machine alone."""
     settings = settings_to_tune(request, "distributed", placement.rank == 0)
-    with StopRequest(ignores_second_signal=True) as stop, tempfile.TemporaryDirectory(prefix="rlcluster-") as folder:
+    with StopRequest(ignores_second_signal=True) as stop, scratch_folder() as folder:
         hosts = Hosts(placement, (settings.cluster.master_addr, settings.cluster.master_port))
         if not hosts.is_first:
             hosts.follow()

@@ -55,6 +55,12 @@ class Comparison(NamedTuple):
         return sorted({run.task for run in self.runs})
 
     @property
+    def excluded(self) -> list[str]:
+        """Runs without a score. Failed ones are named elsewhere, with the reason."""
+        left_out = () if self.scoring is None else self.scoring.left_out
+        return [name for name in left_out if name not in self.failures]
+
+    @property
     def has_repeats(self) -> bool:
         """False if every method has one run: then the run's name says more than the method's."""
         return len(self.methods) < len(self.runs)

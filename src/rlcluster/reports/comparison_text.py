@@ -131,7 +131,7 @@ def group_lines(group: Group) -> list[str]:
 def score_lines(comparison: Comparison, per_run: bool = False) -> list[str]:
     """Aggregates, verdict, efficiency, time to threshold and the published scores."""
     scoring = comparison.scoring
-    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring)
+    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring, comparison.excluded)
     groups = groups_by_task(comparison, per_run)
     lines += ["", f"{EFFICIENCY}, by steps, wall-clock and core-hours:", *efficiency_notes(comparison)]
     lines += [f"  {group.title}: {', '.join(efficiency_texts(comparison, group))}" for group in groups]
@@ -194,7 +194,7 @@ def arrival_of(comparison: Comparison, group: Group) -> Arrival | None:
     return Arrival(threshold, len(times), len(rows), *means)
 
 
-def _scoring_lines(scoring: Scoring) -> list[str]:
+def _scoring_lines(scoring: Scoring, excluded: Sequence[str]) -> list[str]:
     kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
     for method, aggregates in scoring.aggregates.items():
@@ -203,8 +203,8 @@ def _scoring_lines(scoring: Scoring) -> list[str]:
         shown = [f"{AGGREGATE_TITLES[name]} {estimate_text(value)}" for name, value in aggregates.items()]
         lines.append(f"  {method} ({runs}, {games}): {', '.join(shown)}")
     lines += [scoring.why_uncertain] if scoring.why_uncertain else []
-    if scoring.left_out:
-        lines.append(f"Excluded, without a score: {', '.join(scoring.left_out)}.")
+    if excluded:
+        lines.append(f"Excluded, without a score: {', '.join(excluded)}.")
     return [*lines, scoring.verdict.text]
 
 

@@ -34,7 +34,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = {
     "reward": Quantity("Episode reward", "mean training reward"),
-    "fps": Quantity("Speed", "steps per second", is_from_zero=True),
+    "fps": Quantity("Speed", "steps/s", is_from_zero=True),
     "timesteps": Quantity("Timesteps against wall-clock", "steps", is_from_zero=True),
     "policy_loss": Quantity("Policy loss", "policy loss"),
     "value_loss": Quantity("Value loss", "value loss", is_from_zero=True),

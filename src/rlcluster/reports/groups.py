@@ -126,7 +126,7 @@ def evaluated_text(run: RecordedRun, levels: str) -> str:
 
 
 def speedup(group: Group, first: Group) -> float | None:
-    """Average fps divided by that of the first group: the geometric mean of the ratios on their common games. None
+    """Average steps/s divided by that of the first group: the geometric mean of the ratios on their common games. None
     within a method: its runs differ by chance.
     """
     own, base = _speeds(group), _speeds(first)
@@ -137,7 +137,7 @@ def speedup(group: Group, first: Group) -> float | None:
 
 
 def _speeds(group: Group) -> dict[str, float]:
-    """The mean over runs of the average fps, by task."""
+    """The mean over runs of the average steps/s, by task."""
     speeds: dict[str, list[float]] = {}
     for run in group.runs:
         if run.summary["average_fps"]:

@@ -48,8 +48,9 @@ MAX_CLIP_BYTES = 250_000
 AXIS_TITLES = {"steps": "environment steps", "seconds": "wall-clock", "core_hours": "core-hours"}
 DEFINITIONS = {
     "method": "all runs that differ only in seed and game.",
-    "fps": "environment steps per second of rollout and learning, over the whole run (final: the last updates).",
-    "speed-up": "average fps divided by that of the first method, on the same games.",
+    "steps/s": "environment steps per second of rollout and learning, over the whole run (final: the last updates); "
+    "fps in the log.",
+    "speed-up": "average steps/s divided by that of the first method, on the same games.",
     "reward": "mean over 100 training episodes: the first, last and best of the run.",
     "training and unseen levels": "mean evaluation reward; the generalisation gap is their difference: how much the "
     "agent has memorised.",
@@ -120,6 +121,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "axes": AXIS_TITLES,
         "scoring": _scoring_content(comparison.scoring),
         "why_unscored": comparison.why_unscored,
+        "excluded": comparison.excluded,
         "efficiency_title": EFFICIENCY,
         "efficiency_notes": efficiency_notes(comparison),
         "efficiency": _efficiency_table(comparison),
@@ -145,7 +147,7 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         "unseen levels": _levels_cell(comparison, "test"),
         "training levels": _levels_cell(comparison, "train"),
         "final reward": _reward_cell(comparison, "final_reward"),
-        "fps": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
+        "steps/s": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
         "speed-up": lambda group: _times(speedup(group, groups[0])),
         "minutes": lambda group: mean_text(group.values(minutes), ".1f"),
     }
@@ -203,7 +205,7 @@ def _details_table(comparison: Comparison) -> Table:
         "cores": lambda group: str(group.runs[0].cores),
         "timesteps": summary("total_timesteps", ","),
         "updates": summary("total_updates", ","),
-        "final fps": summary("final_fps", ",.0f"),
+        "final steps/s": summary("final_fps", ",.0f"),
         "initial reward": summary("initial_reward", ".2f"),
         "best reward": summary("best_reward", ".2f"),
         "generalisation gap": lambda group: number(gap(group.runs[0]), ".2f"),
@@ -242,7 +244,6 @@ def _scoring_content(scoring: Scoring | None) -> dict[str, Any] | None:
         "explanation": f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.",
         "table": Table("scores", headings, rows),
         "why_uncertain": scoring.why_uncertain,
-        "left_out": scoring.left_out,
         "improvement": _improvement_table(scoring) if scoring.improvement else None,
         "has_profile": has_profile(scoring),
     }

@@ -105,7 +105,7 @@ def _accept(checkpoint: Checkpoint) -> None:
 
 
 def _no_checkpoint(folder: Path) -> UserError:
-    damaged = sorted(file.name for file in folder.glob(f"*{DAMAGED}"))
+    damaged = _set_aside_in(folder)
     why = f" (damaged: {', '.join(damaged)})" if damaged else ""
     return UserError(
         f"--resume: there is no usable checkpoint in {folder}{why}; start a new run in another --output-dir",
@@ -113,15 +113,24 @@ def _no_checkpoint(folder: Path) -> UserError:
     )
 
 
-def checkpoints_of(path: Path) -> list[Path]:
+def _set_aside_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob(f"*{DAMAGED}"))
+
+
+def _checkpoint_folders(path: Path) -> list[Path]:
     """Of a run directory, wherever its settings keep them; or of a folder that holds checkpoints alone."""
+    own = [checkpoint_folder(path, read_run_settings(path))] if is_run(path) else []
+    return list(dict.fromkeys((*own, path / CHECKPOINT_FOLDER, path)))
+
+
+def checkpoints_of(path: Path) -> list[Path]:
+    """Of a run directory, or of a folder that holds checkpoints alone."""
+    folders = _checkpoint_folders(path)
     if not is_run(path):
-        folders = (path, path / CHECKPOINT_FOLDER)
         files = [file for folder in folders for file in folder.glob("*.pt")]
         return [file for file in files if re.search(r"_(final|step_\d+)$", file.stem)]
-    settings = read_run_settings(path)
-    places = dict.fromkeys((checkpoint_folder(path, settings), path / CHECKPOINT_FOLDER, path))
-    return [file for folder in places for file in checkpoints_in(folder, settings.algorithm)]
+    algorithm = read_run_settings(path).algorithm
+    return [file for folder in folders for file in checkpoints_in(folder, algorithm)]
 
 
 def has_checkpoint(run: Path) -> bool:
@@ -138,6 +147,11 @@ def find_checkpoint(path: Path, name: str = "--checkpoint") -> Checkpoint:
     if path.is_file():
         return load_checkpoint(path)
     files = checkpoints_of(path)
+    damaged = {folder: names for folder in _checkpoint_folders(path) if (names := _set_aside_in(folder))}
+    if not files and damaged:
+        folder, names = next(iter(damaged.items()))
+        why = f"there is no usable checkpoint in {folder} (damaged: {', '.join(names)})"
+        raise UserError(f"{name} {path}: {why}; give another run", EXIT_STORAGE)
     if not files:
         raise UserError(f"{name} {path}: no checkpoint (*_final.pt or *_step_*.pt) in it or in its checkpoints/")
     found = _newest_usable(files, _accept, _leave)

@@ -1,4 +1,4 @@
-"""A folder for one run that only this user can read, removed with it; at the latest when the next run starts."""
+"""A folder for one command that only this user can read, removed with it; at the latest when the next one starts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "rlcluster-ranks-"
+PREFIX = "rlcluster-scratch-"
 YOUNG_SECONDS = 60.0  # its owner may not have locked it yet
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Also removes the folders of processes that were killed: the lock of a folder ends with its owner."""
-    _remove_abandoned(Path(tempfile.gettempdir()))
+    """Also removes those of processes that were killed."""
+    remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         lock = os.open(folder, os.O_RDONLY)
         try:
@@ -28,11 +28,17 @@ def scratch_folder() -> Iterator[Path]:
             os.close(lock)
 
 
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or just removed
-            if folder.stat().st_uid == os.getuid() and _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+def remove_abandoned() -> None:
+    """Folders of processes that were killed: the lock of a folder ends with its owner."""
+    with contextlib.suppress(OSError):  # there is no folder for temporary files
+        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            _remove_if_abandoned(folder)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's, or just removed
+        if folder.stat().st_uid == os.getuid() and _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_abandoned(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from rlcluster.system import cores, machine
 from rlcluster.system.console import counted, say, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError, reason_of
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
-from rlcluster.system.scratch import scratch_folder
+from rlcluster.system.scratch import remove_abandoned, scratch_folder
 from rlcluster.system.signals import StopRequest, time_limit
 from rlcluster.training.callbacks import Answers, Callbacks, Listener, RemoteCallbacks, Silent, load_callbacks
 from rlcluster.training.loops import Job, loop_for
@@ -68,6 +68,7 @@ def train(settings: Settings, start: Start = Start(), callbacks: Sequence[Any] =
 
 def _train(settings: Settings, start: Start, callbacks: Sequence[Any]) -> TrainingResult:
     refuse_too_many_threads(settings.hardware.num_threads, cores.observe())
+    remove_abandoned()
     placement = launched()
     if settings.mode == "distributed" and placement is not None:
         return _train_on_launched_rank(settings, start, placement, callbacks)
