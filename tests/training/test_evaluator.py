@@ -13,10 +13,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rlcluster
+from rlcluster.runs.status import read_state
 from rlcluster.settings.values import Interval, parse_interval
 from rlcluster.system.errors import UserError
+from rlcluster.training.evaluator import LOWEST_PRIORITY
 
-from conftest import metrics
+from conftest import CARTPOLE, background, command, flags, metrics
+from conftest import rlcluster as rlcluster_command
 
 SMALL: dict[str, Any] = {
     **{"env": "CartPole-v1", "num_envs": 4, "n_steps": 32, "num_threads": 1, "total_updates": 4},
@@ -83,12 +86,81 @@ def test_an_evaluation_process_that_dies_is_reported_and_the_run_goes_on(
                 for child in psutil.Process().children():
                     if "spawn_main" in " ".join(child.cmdline()):
                         os.kill(child.pid, signal.SIGKILL)
-                        child.wait()
 
     run = rlcluster.train("ppo", output_dir=tmp_path / "run", eval_interval=256, callbacks=[Killer()], **SMALL)
     assert "no further evaluations in this run: evaluation 0 failed: " in capfd.readouterr().err
     assert run.status == "finished"
     assert metrics(run.path) == metrics(runs[0])
+
+
+@pytest.mark.slow
+def test_an_evaluation_process_that_is_stopped_holds_nothing_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With parameters that no pipe holds."""
+
+    class Stopper:
+        stopped_at: int | None = None
+
+        def on_update(self, record: dict[str, Any]) -> str | None:
+            if self.stopped_at is None and list(tmp_path.glob("run/logs/*/evaluations.jsonl")):
+                self.stopped_at = record["update"]
+                for child in psutil.Process().children(recursive=True):
+                    if child.nice() == LOWEST_PRIORITY:
+                        child.suspend()
+            return "stop" if self.stopped_at is not None and record["update"] == self.stopped_at + 10 else None
+
+    stopper = Stopper()
+    large = {"hidden_sizes": "512,512", "eval_interval": 256, "eval_episodes": 1, "total_updates": 1_000_000}
+    large |= {"mode": "parallel", "num_workers": 1, "timeout_seconds": 15}
+    run = rlcluster.train("ppo", output_dir=tmp_path / "run", callbacks=[stopper], **{**SMALL, **large})
+    assert run.summary["total_updates"] == stopper.stopped_at + 10
+    assert run.status == "finished"
+    assert "no further evaluations in this run: evaluation 0 failed: it did not answer for " in capfd.readouterr().err
+
+
+SLOW = """
+import os, time
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Slow(CartPoleEnv):
+    def reset(self, **arguments):
+        if os.nice(0) == 19:  # in the evaluation
+            time.sleep(0.05)
+        return super().reset(**arguments)
+
+gymnasium.register("Slow-v0", Slow, max_episode_steps=20)
+"""
+PARALLEL = {"--mode": "parallel", "--num-workers": 2, "--timeout-seconds": 5}
+LAST_ONLY = {**CARTPOLE, "--env": "slow:Slow-v0", "--total-updates": 2, "--eval-interval": 256}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [{}, PARALLEL], ids=["sequential", "parallel"])
+def test_the_last_evaluation_may_take_longer_than_the_time_out(tmp_path: Path, mode: dict[str, Any]) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    options = {**LAST_ONLY, **mode, "--eval-episodes": 150}
+    result = rlcluster_command("train", "ppo", "--output-dir", "run", *flags(options), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [one["episodes"] for one in evaluations(tmp_path / "run")] == [150]
+    assert (tmp_path / "run" / "checkpoints" / f"ppo_{mode.get('--mode', 'sequential')}_best.pt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [{}, PARALLEL], ids=["sequential", "parallel"])
+def test_a_signal_ends_the_last_evaluation_and_the_run_is_finished(tmp_path: Path, mode: dict[str, Any]) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    options = {**LAST_ONLY, **mode, "--eval-episodes": 1_000_000}
+    process = background(command("train", "ppo", "--output-dir", "run", *flags(options)), cwd=tmp_path)
+    while not (tmp_path / "run" / "benchmark_metrics.json").exists():
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    state = read_state(tmp_path / "run")
+    assert state is not None
+    assert state.state == "finished"
 
 
 @pytest.mark.parametrize(

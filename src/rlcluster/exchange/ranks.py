@@ -31,6 +31,7 @@ DIAGNOSIS_SECONDS = 3.0  # for the surviving ranks to find out which one is miss
 MIN_START_SECONDS = 60.0  # to join, and to be ready to train
 START_GRACE_SECONDS = 10.0  # a rank that cannot join, or whose helpers do not start, says so itself
 ASK_SECONDS = 0.1
+OCCUPIED, OCCUPIED_SHARE = "occupied", 0.25  # rank 0's flag in the store, set after this share of the time-out
 
 
 class LostRankError(RankError):
@@ -77,6 +78,11 @@ class Ranks:
 
     def end_start_up(self) -> None:
         """All ranks are ready to train: from now on, one that is far behind the others has failed."""
+
+    @contextlib.contextmanager
+    def occupied(self) -> Iterator[None]:
+        """Rank 0 waits for code of the user's, or for an evaluation: the other ranks wait for it without a time-out."""
+        yield
 
     def count(self, name: str) -> int:
         """Increments the counter `name` that all ranks share; returns its value. Waits for no other rank."""
@@ -174,6 +180,26 @@ class GlooRanks(Ranks):
     def end_start_up(self) -> None:
         self._timeout_seconds, self._is_starting = self._training_timeout, False
 
+    @contextlib.contextmanager
+    def occupied(self) -> Iterator[None]:
+        """Says so in the store, once it takes a while: the others look there before they give up."""
+        has_said = threading.Event()
+
+        def say_so() -> None:
+            has_said.set()
+            _quietly(lambda: self._store.set(OCCUPIED, "1"))
+
+        timer = threading.Timer(self._timeout_seconds * OCCUPIED_SHARE, say_so)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            if has_said.is_set():
+                _quietly(lambda: self._store.set(OCCUPIED, "0"))
+
     def count(self, name: str) -> int:
         with self._store_request():
             return int(self._store.add(name, 1))
@@ -217,8 +243,13 @@ class GlooRanks(Ranks):
 
     def _finish(self, work: Any) -> None:
         """Waits for a collective. Our time-out, not gloo's: it does not count while the run is stopped (Ctrl-Z)."""
-        if not wait_while_running(partial(_is_done_within, work), self._timeout_seconds):
-            raise TimeoutError
+        while not wait_while_running(partial(_is_done_within, work), self._timeout_seconds):
+            if self.rank == 0 or not self._is_first_occupied():
+                raise TimeoutError
+
+    def _is_first_occupied(self) -> bool:
+        with self._store_request():
+            return bool(self._store.check([OCCUPIED])) and bool(self._store.get(OCCUPIED) == b"1")
 
     def _diagnose(self, message: str | None) -> LostRankError:
         """Each rank that sees the failure reports to the store: those that do not are the lost ones. `message` is the

@@ -160,7 +160,8 @@ class ChildProcesses:
     def send_signal(self, number: int) -> None:
         for process in self._processes:
             if process.pid is not None and process.is_alive():
-                os.kill(process.pid, number)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(process.pid, number)
 
     def _collect(self, seconds: float, pipes: Sequence[Any]) -> list[Any]:
         waiting = {pipe: k for k, (pipe, _) in enumerate(self._pipes) if k not in self._outcomes}

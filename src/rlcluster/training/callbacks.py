@@ -1,7 +1,8 @@
 """Callbacks: code of the user's that is told how a run proceeds, and that may end it.
 
-They are called in the process that called `train` (under a launcher: on rank 0), one after another. Rank 0 waits for
-them. They get copies: only by returning "stop" can one change the run, which then ends as at the end of its budget.
+They are called in the process that called `train` (under a launcher: on rank 0), one after another. All ranks wait for
+them, however long they take. They get copies: only by returning "stop" can one change the run, which then ends as at
+the end of its budget.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rlcluster.system.errors import EXIT_RUN_FAILED, ReportedError, UserError, reason_of
 from rlcluster.system.import_path import load_object
+
+if TYPE_CHECKING:
+    from rlcluster.exchange.ranks import Ranks
 
 EventName = Literal["on_start", "on_update", "on_checkpoint", "on_end"]
 EVENTS: tuple[EventName, ...] = ("on_start", "on_update", "on_checkpoint", "on_end")
@@ -88,6 +92,23 @@ class RemoteCallbacks:
         if reply.failure is not None:
             raise ReportedError(reply.failure)
         return reply.wants_stop
+
+
+class AwaitedCallbacks:
+    """Callbacks of rank 0, for which the other ranks wait as long as they take."""
+
+    is_asked = True
+
+    def __init__(self, callbacks: Listener, ranks: Ranks) -> None:
+        self._callbacks, self._ranks = callbacks, ranks
+
+    def tell(self, event: EventName, *arguments: Any) -> bool:
+        with self._ranks.occupied():
+            return self._callbacks.tell(event, *arguments)
+
+
+def awaited(callbacks: Listener, ranks: Ranks) -> Listener:
+    return AwaitedCallbacks(callbacks, ranks) if callbacks.is_asked and ranks.rank == 0 else callbacks
 
 
 class Reply(NamedTuple):

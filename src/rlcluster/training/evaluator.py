@@ -1,15 +1,20 @@
 """Evaluation during training (`training.eval_interval`): on unseen levels, in a process of its own at low priority.
 
-Rank 0 sends its parameters when an evaluation is due and goes on; it takes the result when it is there. One evaluation
-runs at a time: one that falls due meanwhile waits for it, and then has the newest parameters. Training never waits, and
-nothing of it depends on the results: they go to the log, and the best parameters into a checkpoint of their own.
+Rank 0 writes its parameters into a file when an evaluation is due and goes on; it takes the result when it is there.
+One evaluation runs at a time: one that falls due meanwhile waits for it, and then has the newest parameters. Training
+never waits: a thread listens to the process. Nothing of the training depends on the results: they go to the log, and
+the best parameters into a checkpoint of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import queue
 import signal
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +25,7 @@ from rlcluster.settings.values import Interval, parse_interval
 from rlcluster.system import cores
 from rlcluster.system.console import say, warn
 from rlcluster.system.processes import POLL_SECONDS, ChildProcesses, RankFailedError
+from rlcluster.system.scratch import scratch_folder
 from rlcluster.system.signals import StopRequest
 from rlcluster.training.loops import Job
 
@@ -41,8 +47,8 @@ class Evaluating(Protocol):
     def advance(self, record: dict[str, Any]) -> None:
         """Takes a result that has arrived, and begins the next evaluation if it is due."""
 
-    def finish(self) -> None:
-        """Waits for the evaluation that runs: the budget is spent, so it holds nothing up."""
+    def finish(self, stop: StopRequest) -> None:
+        """Waits for the evaluation that runs: the budget is spent, so it holds nothing up. A signal ends it."""
 
     def close(self) -> None: ...
 
@@ -53,7 +59,7 @@ class NoEvaluation:
     def advance(self, record: dict[str, Any]) -> None:
         pass
 
-    def finish(self) -> None:
+    def finish(self, stop: StopRequest) -> None:
         pass
 
     def close(self) -> None:
@@ -77,34 +83,34 @@ class Evaluator:
         self._last = Moment(*(before[-1][name] for name in Moment._fields)) if before else Moment(0, 0, 0.0)
         self._best = max((one["reward_mean"] for one in before), default=float("-inf"))
         self._running: tuple[Moment, bytes] | None = None
-        self._pipe, theirs = multiprocessing.get_context("spawn").Pipe()
-        arguments = job.settings.model_dump_json(), theirs
-        timeout_seconds = job.settings.parallel.timeout_seconds
-        self._children: ChildProcesses | None = ChildProcesses(
-            1, _serve, lambda _: arguments, "evaluation", timeout_seconds
-        )
-        self._children.start()
-        theirs.close()
+        self._has_failed = False
+        self._resources = ExitStack()
+        self._file = self._resources.enter_context(scratch_folder()) / "parameters.pt"
+        self._process = EvaluationProcess(job.settings)
 
     def advance(self, record: dict[str, Any]) -> None:
-        self._take(0.0)
+        self._take(self._process.reply())
         now = Moment(*(record[name] for name in Moment._fields))
-        if self._children is not None and self._running is None and self._is_due(now) and self._model.is_synchronised:
-            self._model.pull()  # A3C's workers step shared parameters
-            content = bytes(checkpoint_bytes(self._content(now)))
-            self._running, self._last = (now, content), now
-            self._pipe.send_bytes(content)
+        if not self._has_failed and self._running is None and self._is_due(now) and self._model.is_synchronised:
+            self._begin(now)
 
-    def finish(self) -> None:
-        while self._running is not None:
-            self._take(POLL_SECONDS)
+    def finish(self, stop: StopRequest) -> None:
+        while self._running is not None and not stop.requested:
+            self._take(self._process.reply(POLL_SECONDS))
 
     def close(self) -> None:
-        """Ends the process, whatever it is doing."""
-        self._pipe.close()
-        if self._children is not None:
-            self._children.send_signal(LAST_SIGNAL)
-            self._children.end()
+        self._process.close()
+        self._resources.close()
+
+    def _begin(self, now: Moment) -> None:
+        self._model.pull()  # A3C's workers step shared parameters
+        content = bytes(checkpoint_bytes(self._content(now)))
+        self._running, self._last = (now, content), now
+        try:
+            self._file.write_bytes(content)
+            self._process.send(str(self._file))
+        except OSError as error:
+            self._give_up(error)
 
     def _is_due(self, now: Moment) -> bool:
         if self._interval.steps is not None:
@@ -117,18 +123,18 @@ class Evaluator:
         counters = {"updates": now.update, "steps_global": now.steps_global}
         return {"settings": self._settings.to_yaml(), "learner": {"parameters": parameters, **counters}}
 
-    def _take(self, seconds: float) -> None:
+    def _take(self, reply: dict[str, Any] | Exception | None) -> None:
+        if isinstance(reply, Exception):
+            self._give_up(reply)
+        elif reply is not None:
+            self._record(reply)
+
+    def _give_up(self, error: Exception) -> None:
         """A process that fails ends the evaluations, not the run."""
-        if self._children is None:
-            return
-        try:
-            if not self._children.wait(seconds, [self._pipe]):
-                return  # heard, perhaps, that it is alive
-            result: dict[str, Any] = self._pipe.recv()
-        except (RankFailedError, EOFError, ConnectionError) as error:
-            warn(f"training.eval_interval: no further evaluations in this run: {error}")
-            self._running, self._children = None, None
-            return
+        warn(f"training.eval_interval: no further evaluations in this run: {error}")
+        self._running, self._has_failed = None, True
+
+    def _record(self, result: dict[str, Any]) -> None:
         assert self._running is not None, "it only answers"
         moment, content = self._running
         self._running = None
@@ -140,6 +146,50 @@ class Evaluator:
             self._callbacks.tell("on_checkpoint", path)
         score = f"{result['reward_mean']:.2f} ± {result['reward_std']:.2f} ({result['episodes']} episodes)"
         say(f"evaluation at step {moment.steps_global:,}: {score}{', the best so far' if is_best else ''}")
+
+
+class EvaluationProcess:
+    """The process, and a thread of this one that waits for its replies and for its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._pipe, theirs = multiprocessing.get_context("spawn").Pipe()
+        arguments = settings.model_dump_json(), theirs
+        self._children = ChildProcesses(1, _serve, lambda _: arguments, "evaluation", settings.parallel.timeout_seconds)
+        self._children.start()
+        theirs.close()
+        self._replies: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+        self._is_closing = threading.Event()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def send(self, file: str) -> None:
+        """Asks for an evaluation of the parameters in `file`. So short a message never waits for its reader."""
+        with contextlib.suppress(ConnectionError):  # it has ended, which is a reply too
+            self._pipe.send(file)
+
+    def reply(self, seconds: float = 0.0) -> dict[str, Any] | Exception | None:
+        """A result, or the error that has ended the process; None if there is neither within `seconds`."""
+        try:
+            return self._replies.get(seconds > 0, seconds)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._is_closing.set()
+        self._children.send_signal(LAST_SIGNAL)
+        self._listener.join()
+        self._children.end()
+        self._pipe.close()
+
+    def _listen(self) -> None:
+        try:
+            while not self._is_closing.is_set():
+                if self._children.wait(POLL_SECONDS, [self._pipe]):
+                    self._replies.put(self._pipe.recv())
+        except (RankFailedError, EOFError, ConnectionError) as error:
+            self._replies.put(error)
+            self._children.send_signal(LAST_SIGNAL)
 
 
 def evaluated_levels(env: EnvSettings) -> str:
@@ -162,8 +212,8 @@ def _serve(number: int, stop: StopRequest, settings_json: str, pipe: Any) -> Non
     env = level_settings(settings.env, evaluated_levels(settings.env), seed=0)
     while True:
         try:
-            content = pipe.recv_bytes()
+            file = Path(pipe.recv())
         except (EOFError, ConnectionError):
             return
-        policy.load_state_dict(load_checkpoint(Path("parameters"), content).parameters())
+        policy.load_state_dict(load_checkpoint(file).parameters())
         pipe.send(summarise(play(policy, env, settings.training.eval_episodes)))

@@ -94,7 +94,8 @@ def run(make_engine: EngineFactory, job: Job) -> bool:
         profiler.close()
         summary = training.finish()
         if training.is_finished():
-            evaluator.finish()
+            with job.ranks.occupied():
+                evaluator.finish(job.stop)
         job.callbacks.tell("on_end", summary)
         return training.is_finished()
 

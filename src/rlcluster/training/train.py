@@ -18,7 +18,7 @@ from rlcluster.system.errors import EXIT_STORAGE, UserError, reason_of
 from rlcluster.system.launcher import INTERFACE_VARIABLE, LOOPBACK, Placement, launched, prepare_network
 from rlcluster.system.scratch import remove_abandoned, scratch_folder
 from rlcluster.system.signals import StopRequest, time_limit
-from rlcluster.training.callbacks import Answers, Callbacks, Listener, RemoteCallbacks, Silent, load_callbacks
+from rlcluster.training.callbacks import Answers, Callbacks, Listener, RemoteCallbacks, Silent, awaited, load_callbacks
 from rlcluster.training.loops import Job, loop_for
 from rlcluster.training.memory import refuse_too_little_memory, refuse_too_many_processes
 from rlcluster.training.progress import Reporter, SilentReporter, make_reporter
@@ -270,7 +270,8 @@ def _train_on_rank(
             if ranks.rank == 0 and run.restored is None:
                 say(f"it begins with the {settings.policy.init_with} of {settings.policy.init_from}")
         reporter = _reporter(settings, ranks, run.path)
-        is_finished = loop_for(settings)(Job(settings, plan, ranks, run, stop, reporter, callbacks, initial))
+        job = Job(settings, plan, ranks, run, stop, reporter, awaited(callbacks, ranks), initial)
+        is_finished = loop_for(settings)(job)
         signal_number = _signal_of_any_rank(stop.signal_number, ranks)
         if is_finished:
             run.conclude("finished")
