@@ -50,6 +50,13 @@ class Cores(NamedTuple):
         return self._replace(allowed=self.together or self.allowed).physical
 
     @property
+    def is_partly_allowed(self) -> bool:
+        """True where a quota or a scheduler allows fewer cores than the affinity has. Which ones is left to the system:
+        another job on the machine may have the same affinity.
+        """
+        return self.physical_together < len({core.first_sibling for core in self.affinity})
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         return tuple(core.number for core in self.affinity)
 
