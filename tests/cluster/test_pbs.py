@@ -106,6 +106,20 @@ def test_a_job_of_two_hosts_equals_a_local_run(stubs: Path, tmp_path: Path) -> N
     assert (run / "jobs" / "41" / "environment.sh").stat().st_mode & 0o077 == 0
 
 
+def test_every_rank_of_a_host_knows_the_cores_that_the_job_asked_for_there(stubs: Path, tmp_path: Path) -> None:
+    """pbsdsh passes no environment, and without cpusets the affinity is that of the whole host."""
+    (stubs / "bin" / "rank").write_text('#!/bin/bash\necho "$RLCLUSTER_CORES" >> "$STUBS/limits"\n')
+    (stubs / "bin" / "rank").chmod(0o755)
+    job = JobSettings.model_validate({"time": "1h", "nodes": 2, "ranks_per_node": 2, "cores_per_rank": 4})
+    work = Work(tmp_path / "run", tmp_path / "run", ["train", "ppo"])
+    script = make_script(work, tmp_path / "run" / "jobs", job, SCHEDULERS["torque"], None)
+    rank = f"{sys.executable} -m rlcluster train ppo"
+    assert script.count(rank) == 1
+    record_job(tmp_path / "run", JobRecord("41", "torque", "train", "", []), script.replace(rank, "rank"))
+    assert run_job(tmp_path / "run", stubs, 41) == 0
+    assert (stubs / "limits").read_text().split() == ["8"] * 4, "2 ranks of each host share 2 x 4 cores"
+
+
 @pytest.mark.slow
 def test_a_run_saves_before_the_wall_time_and_is_submitted_again(stubs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
