@@ -180,6 +180,28 @@ def test_a_dry_run_of_a_suite_shows_what_the_report_waits_for_and_which_cells_ar
     assert not (tmp_path / "suite").exists()
 
 
+@pytest.mark.parametrize("max_running", [None, 2])
+def test_a_limit_of_running_tasks_holds_over_the_arrays_of_a_split_suite(
+    max_running: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scheduler counts each array alone, so each waits for the one before."""
+    stub(tmp_path / "bin", monkeypatch, "scontrol", "echo 'MaxArraySize            = 3'")
+    plan, jobs = tmp_path / "plan.yaml", tmp_path / "suite" / "jobs"
+    plan.write_text("seeds: [1, 2, 3, 4, 5, 6, 7]\nbudget: {duration: 1h}\n")
+    limit = [] if max_running is None else ["--max-running", str(max_running)]
+    suite = ["suite", str(plan), "--output-dir", str(tmp_path / "suite")]
+    assert submit(*limit, "--after", "7", "--", *suite) == 0
+    *arrays, report = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# sbatch")]
+    waits = ["7"] * 3 if max_running is None else ["7", "ID-OF-SUITE", "ID-OF-SUITE-2"]
+    shown = "" if max_running is None else "%2"
+    assert arrays == [
+        f"# sbatch --parsable --array=0-{last}{shown} --dependency=afterany:{first} {jobs}/next-suite.sh"
+        for last, first in zip([2, 2, 0], waits, strict=True)
+    ]
+    ids = "ID-OF-SUITE:ID-OF-SUITE-2:ID-OF-SUITE-3"
+    assert report == f"# sbatch --parsable --dependency=afterany:{ids} {jobs}/next-report.sh"
+
+
 def test_a_submission_that_the_scheduler_refuses_leaves_no_script_and_does_not_disturb_a_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
