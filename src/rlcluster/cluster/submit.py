@@ -128,16 +128,16 @@ def _submit_arrays(submitter: _Submitter, part: SuitePart, arrays: Sequence[Sequ
 
 
 def packed(cells: Sequence[PendingCell]) -> list[list[str]]:
-    """Tasks of one or more cells: cells that are known to be short share one."""
+    """Tasks of one or more cells: short cells share one."""
     tasks: list[list[str]] = []
     room = 0.0  # seconds that the last task is short of
     for cell in cells:
-        if room > 0 and cell.seconds is not None:
+        if room > 0:
             tasks[-1].append(cell.name)
             room -= cell.seconds
         else:
             tasks.append([cell.name])
-            room = 0.0 if cell.seconds is None else SHORTEST_TASK_SECONDS - cell.seconds
+            room = SHORTEST_TASK_SECONDS - cell.seconds
     return tasks
 
 
