@@ -195,6 +195,24 @@ def test_ranks_with_the_same_cores_partition_them_up_to_their_limit_per_task() -
     assert plans_of([mask(*range(32), allowed=4)] * 4) == [(4, ())] * 4
 
 
+def test_ranks_share_a_limit_of_their_host_and_are_not_pinned_as_another_job_may_have_the_same_cores() -> None:
+    """PBS without cpusets: two ranks with --cores-per-rank 2 on a host of 64 cores, and a run of four processes."""
+    limited = SIXTY_FOUR._replace(allowed=4)
+    assert plans_of([limited] * 2) == [(2, ())] * 2
+    assert plans_of([limited] * 4) == [(1, ())] * 4
+    plan = plan_for(settings_for("ppo", "parallel"), limited)
+    assert [(rank.threads, rank.cores) for rank in plan.ranks] == [(1, ())] * 4
+    assert plan.num_cores == 4
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "impala"])
+def test_helpers_are_not_pinned_where_their_host_has_more_cores_than_are_allowed(algorithm: str) -> None:
+    limited = SIXTY_FOUR._replace(allowed=4)
+    (rank,) = plan_for(settings_for(algorithm, "parallel"), limited, IMPALA).ranks
+    assert rank.cores == ()
+    assert {helper.cores for helper in rank.helpers} == {()}
+
+
 def test_ranks_whose_cores_overlap_in_part_are_not_pinned() -> None:
     masks = [mask(0, 1, 2, 3), mask(2, 3, 4, 5), mask(8, 9)]
     assert plans_of(masks) == [(2, ()), (2, ()), (2, (8, 9))]

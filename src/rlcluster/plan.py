@@ -374,6 +374,8 @@ def _cores_of_rank(cores: Cores, peers: Peers, threads: int) -> tuple[int, ...]:
     """The rank's part of the cores, if the ranks together claim all physical cores. Otherwise it stays unpinned: a
     second run on the machine would be pinned to the same cores.
     """
+    if cores.is_partly_allowed:
+        return ()
     order, num_cores = list(cores.affinity), peers.size * threads
     if num_cores > cores.physical_together:  # then a rank has both threads of its cores
         order.sort(key=lambda core: (core.first_sibling, core.number))
@@ -397,7 +399,9 @@ def _parts_within_sockets(order: Sequence[Core], num_parts: int, size: int) -> l
 
 
 def _exclusive_cores(cores: Cores, share: Share, available: int, num_ranks: int) -> tuple[int, ...]:
-    """`available` cores that only this rank uses; none if other ranks of the machine may use them too."""
+    """`available` cores that only this rank uses; none if other ranks or jobs of the machine may use them too."""
+    if cores.is_partly_allowed:
+        return ()
     own = tuple(number for number in cores.numbers if number in share.cores) if share.cores else cores.numbers
     return own[:available] if len(own) == available or (num_ranks == 1 and len(own) > available) else ()
 

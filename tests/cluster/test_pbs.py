@@ -41,6 +41,12 @@ shift 2
 if [ -e "$STUBS/late" ]; then set -- setsid --fork "$@"; fi    # what the host writes comes after pbsdsh has ended
 exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
 """
+SSH = """#!/bin/bash
+# ssh -o BatchMode=yes HOST COMMAND: in a new session of that host, which is this machine, by the user's shell.
+echo "ssh $1 $2 $3" >> "$STUBS/calls"
+shift 3
+cd / && exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" bash -c "$*"
+"""
 QDEL = """#!/bin/bash
 echo "qdel $*" >> "$STUBS/calls"
 """
@@ -55,7 +61,7 @@ def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the stubs and of what they write; two hosts, which are both this machine."""
     folder = tmp_path / "stubs"
     (folder / "bin").mkdir(parents=True)
-    for name, text in {"qsub": QSUB, "pbsdsh": PBSDSH, "qstat": QSTAT, "qdel": QDEL}.items():
+    for name, text in {"qsub": QSUB, "pbsdsh": PBSDSH, "ssh": SSH, "qstat": QSTAT, "qdel": QDEL}.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     (folder / "number").write_text("40")
@@ -70,11 +76,11 @@ def rlcluster(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
-def submit(run: Path, job: str, options: dict[str, object]) -> str:
+def submit(run: Path, job: str, options: dict[str, object], site_lines: str = "") -> str:
     """Returns what it says."""
     training = ["train", "ppo", "--output-dir", str(run), *flags(options)]
     site = run.parent / "site.yaml"
-    site.write_text("scheduler: pbs\ninterface: lo\n")
+    site.write_text(f"scheduler: pbs\ninterface: lo\n{site_lines}")
     result = rlcluster("submit", "--site", site, *job.split(), "--", *training)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -104,6 +110,34 @@ def test_a_job_of_two_hosts_equals_a_local_run(stubs: Path, tmp_path: Path) -> N
     assert metrics(run) == metrics(tmp_path / "local")
     assert sorted(log.name for log in run.glob("jobs/41/rank-*.log")) == ["rank-0000.log", "rank-0001.log"]
     assert (run / "jobs" / "41" / "environment.sh").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_where_the_site_says_so_the_hosts_are_reached_by_ssh(stubs: Path, tmp_path: Path) -> None:
+    """ssh gives its words to a shell, so that those of a hostile name are quoted twice."""
+    run = tmp_path / "it's; touch pwned $(touch pwned)"
+    submit(run, "--nodes 2 --time 10m", {**OPTIONS, "--total-updates": 1}, "launch: ssh\n")
+    assert run_job(run, stubs, 41) == 0
+    reached = [line for line in calls(stubs) if not line.startswith("qsub")]
+    assert sorted(reached) == [f"ssh -o BatchMode=yes {host}" for host in ("127.0.0.1", "localhost")]
+    assert (run / "jobs/41/history.txt").read_text().endswith(" finished\n")
+    assert len(metrics(run)) == 1
+    assert sorted(log.name for log in run.glob("jobs/41/rank-*.log")) == ["rank-0000.log", "rank-0001.log"]
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_every_rank_of_a_host_knows_the_cores_that_the_job_asked_for_there(stubs: Path, tmp_path: Path) -> None:
+    """pbsdsh passes no environment, and without cpusets the affinity is that of the whole host."""
+    (stubs / "bin" / "rank").write_text('#!/bin/bash\necho "$RLCLUSTER_CORES" >> "$STUBS/limits"\n')
+    (stubs / "bin" / "rank").chmod(0o755)
+    job = JobSettings.model_validate({"time": "1h", "nodes": 2, "ranks_per_node": 2, "cores_per_rank": 4})
+    work = Work(tmp_path / "run", tmp_path / "run", ["train", "ppo"])
+    script = make_script(work, tmp_path / "run" / "jobs", job, SCHEDULERS["torque"], None)
+    rank = f"{sys.executable} -m rlcluster train ppo"
+    assert script.count(rank) == 1
+    record_job(tmp_path / "run", JobRecord("41", "torque", "train", "", []), script.replace(rank, "rank"))
+    assert run_job(tmp_path / "run", stubs, 41) == 0
+    assert (stubs / "limits").read_text().split() == ["8"] * 4, "2 ranks of each host share 2 x 4 cores"
 
 
 @pytest.mark.slow

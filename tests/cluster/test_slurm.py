@@ -285,7 +285,7 @@ def test_a_suite_is_an_array_whose_failed_cell_stops_no_other_and_a_report(hosts
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "algorithms: [ppo, a2c]\nmodes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2]\n"
-        "budget: {total_timesteps: 256}\nevaluation: {num_episodes: 2}\n"
+        "budget: {total_timesteps: 1e6, score: 5}\nevaluation: {num_episodes: 2}\n"  # long, as far as is known
         "settings: {env: {num_envs: 4}, training: {n_steps: 32}, hardware: {num_threads: 1}}\n"
         "algorithm_settings: {ppo: {training: {n_minibatches: 2}}, a2c: {hardware: {rollout_dir: /nowhere}}}\n"
     )

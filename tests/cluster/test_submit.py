@@ -15,7 +15,7 @@ from rlcluster.cluster.settings import load_job_settings
 from rlcluster.cluster.status import Row, rows_of, table
 from rlcluster.cluster.submit import packed
 from rlcluster.experiments.suite import PendingCell, pending_cells
-from rlcluster.experiments.suite_outcomes import Outcome
+from rlcluster.experiments.suite_outcomes import Outcome, record_outcome
 from rlcluster.experiments.suite_plan import read_suite
 from rlcluster.runs.jobs import (
     JobRecord,
@@ -180,6 +180,28 @@ def test_a_dry_run_of_a_suite_shows_what_the_report_waits_for_and_which_cells_ar
     assert not (tmp_path / "suite").exists()
 
 
+@pytest.mark.parametrize("max_running", [None, 2])
+def test_a_limit_of_running_tasks_holds_over_the_arrays_of_a_split_suite(
+    max_running: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scheduler counts each array alone, so each waits for the one before."""
+    stub(tmp_path / "bin", monkeypatch, "scontrol", "echo 'MaxArraySize            = 3'")
+    plan, jobs = tmp_path / "plan.yaml", tmp_path / "suite" / "jobs"
+    plan.write_text("seeds: [1, 2, 3, 4, 5, 6, 7]\nbudget: {duration: 1h}\n")
+    limit = [] if max_running is None else ["--max-running", str(max_running)]
+    suite = ["suite", str(plan), "--output-dir", str(tmp_path / "suite")]
+    assert submit(*limit, "--after", "7", "--", *suite) == 0
+    *arrays, report = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# sbatch")]
+    waits = ["7"] * 3 if max_running is None else ["7", "ID-OF-SUITE", "ID-OF-SUITE-2"]
+    shown = "" if max_running is None else "%2"
+    assert arrays == [
+        f"# sbatch --parsable --array=0-{last}{shown} --dependency=afterany:{first} {jobs}/next-suite.sh"
+        for last, first in zip([2, 2, 0], waits, strict=True)
+    ]
+    ids = "ID-OF-SUITE:ID-OF-SUITE-2:ID-OF-SUITE-3"
+    assert report == f"# sbatch --parsable --dependency=afterany:{ids} {jobs}/next-report.sh"
+
+
 def test_a_submission_that_the_scheduler_refuses_leaves_no_script_and_does_not_disturb_a_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +228,7 @@ def test_a_suite_that_is_submitted_again_skips_finished_cells_and_does_failed_on
         (tmp_path / "bin" / name).chmod(0o755)
     plan, folder = tmp_path / "plan.yaml", tmp_path / "suite"
     plan.write_text(
-        "modes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2, 3]\nbudget: {total_timesteps: 4000}\n"
+        "modes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2, 3]\nbudget: {total_timesteps: 400000}\n"
         "evaluation: {num_episodes: 0}\n"
     )
     submitting = ["submit", "--scheduler", "slurm", "--", "suite", str(plan), "--output-dir", str(folder)]
@@ -227,14 +249,41 @@ def test_a_suite_that_is_submitted_again_skips_finished_cells_and_does_failed_on
     assert "submitted 0 cells in 0 tasks: job -\njob 5 writes the report" in capsys.readouterr().out
 
 
-def test_short_cells_share_a_task_and_cells_of_unknown_length_do_not() -> None:
+def test_short_cells_share_a_task() -> None:
     short = [PendingCell(f"short{k}", 120.0) for k in range(5)]
     assert packed(short) == [["short0", "short1", "short2"], ["short3", "short4"]]
-    assert packed([PendingCell("long", 900.0), *short[:1], PendingCell("unknown", None)]) == [
-        ["long"],
-        ["short0"],
-        ["unknown"],
-    ]
+    assert packed([PendingCell("long", 900.0), *short[:2]]) == [["long"], ["short0", "short1"]]
+
+
+@pytest.mark.parametrize(
+    ("game", "network", "steps", "training", "num_tasks"),
+    [
+        ("CartPole-v1", None, 100_000, 100.0, 2),  # 100,000 / 1,000 steps/s; three of 114 s fill five minutes
+        ("coinrun", None, 5_000, 100.0, 2),  # impala: 50 steps/s
+        ("coinrun", "nature", 40_000, 100.0, 2),  # 400 steps/s
+        ("coinrun", None, 1_000_000, 20_000.0, 4),
+    ],
+)
+def test_cells_in_steps_of_a_suite_that_was_never_started_are_packed_by_an_assumed_speed(
+    game: str, network: str | None, steps: int, training: float, num_tasks: int, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    chosen = "" if network is None else f"settings: {{policy: {{network: {network}}}}}\n"
+    plan.write_text(
+        f"modes: [sequential]\ngames: [{game}]\nseeds: [1, 2, 3, 4]\nbudget: {{total_timesteps: {steps}}}\n{chosen}"
+    )
+    cells = pending_cells(read_suite(plan), tmp_path)
+    assert [cell.seconds for cell in cells] == [training + 4 + 10] * 4, "with its start and its evaluation"
+    assert len(packed(cells)) == num_tasks
+
+
+def test_a_recorded_cell_replaces_the_assumed_speed(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("modes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2]\nbudget: {total_timesteps: 1e6}\n")
+    suite = read_suite(plan)
+    (tmp_path / "suite" / "cells").mkdir(parents=True)
+    record_outcome(tmp_path / "suite", Outcome(suite.cells[0].name, "finished", 80.0, 2.0))
+    assert pending_cells(suite, tmp_path / "suite", "seed2")[0].seconds == 82.0
 
 
 # Status

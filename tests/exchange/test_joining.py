@@ -52,3 +52,33 @@ def test_the_ranks_that_did_not_come_are_named(tmp_path: Path) -> None:
     (outcome,) = join(tmp_path / "store", [1], 4, timeout=0.5)
     assert isinstance(outcome, TimeoutError)
     assert str(outcome) == "not started, or cut off: rank 0, 2, 3"
+
+
+def test_ranks_that_met_but_cannot_connect_name_the_interface_that_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib7")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("connect: Network is unreachable")
+
+    monkeypatch.setattr(distributed, "init_process_group", refuse)
+    monkeypatch.setattr(ranks, "_wait_for_all", lambda *_: None)
+    with pytest.raises(LostRankError) as error:
+        ranks.join_group(Placement(1, 2), 60.0, str(tmp_path / "store"))
+    assert str(error.value) == (
+        f"rank 1 of 2 met the others at {tmp_path / 'store'} but cannot connect to them through GLOO_SOCKET_IFNAME=ib7"
+        "; set it, on every machine, to the interface of the network that joins them (connect: Network is unreachable)"
+    )
+
+
+def test_a_rank_that_waited_for_connections_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib7")
+    monkeypatch.setenv("MASTER_ADDR", "n1")
+    monkeypatch.setenv("MASTER_PORT", "29517")
+    monkeypatch.setattr(ranks.time, "monotonic", lambda: 70.2)
+    message = ranks._not_reached(Placement(0, 2), None, start=0.0, have_met=True)
+    assert (
+        "at MASTER_ADDR=n1 MASTER_PORT=29517 but cannot connect to them through GLOO_SOCKET_IFNAME=ib7 in 70 s;"
+        in message
+    )

@@ -94,6 +94,16 @@ def test_a_slurm_allocation_is_a_limit_if_it_is_a_number(tmp_path, monkeypatch, 
     assert cores.allowed(tmp_path) == (expected or own_cores())
 
 
+def test_what_a_job_of_pbs_asked_for_on_a_host_is_a_limit_that_its_ranks_share(hyper_threads, monkeypatch):
+    monkeypatch.setenv("RLCLUSTER_CORES", "3")
+    assert (cores.observe().allowed, cores.observe().physical, cores.observe().together) == (3, 3, None)
+    monkeypatch.setenv("RLCLUSTER_CORES", str(MANY))
+    assert cores.observe().allowed == 8
+    for odd in ("0", "", "two"):
+        monkeypatch.setenv("RLCLUSTER_CORES", odd)
+        assert cores.observe().allowed == 8
+
+
 @pytest.mark.parametrize(
     ("text", "quota"),
     [("max 100000\n", None), ("150000 100000\n", 1.5), ("400000 100000", 4.0), ("50000 200000", 0.25)],

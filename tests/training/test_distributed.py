@@ -18,7 +18,7 @@ import pytest
 from rlcluster.runs.status import read_state
 from rlcluster.system import cores
 
-from conftest import CARTPOLE, COINRUN, assert_same_course, background, flags, metrics, rlcluster, start
+from conftest import CARTPOLE, COINRUN, assert_same_course, background, command, flags, metrics, rlcluster, start
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 MINIBATCHES: dict[str, dict[str, Any]] = {"ppo": {"--n-minibatches": 2, "--n-epochs": 2}, "a2c": {}}
@@ -215,3 +215,24 @@ def test_a_cut_cable_ends_the_run_on_both_machines_within_the_time_out(
     state = read_state(run)
     assert state is not None
     assert (state.state, state.failed_rank) == ("failed", 1)
+
+
+@pytest.mark.slow
+def test_an_interface_that_reaches_nobody_is_named(machines: tuple[str, str], tmp_path: Path) -> None:
+    """Each machine has a second network, which ends there. Rank 0 waits for the other: the test does not."""
+    processes = []
+    for k, name in enumerate(machines):
+        ip("-n", name, "link", "add", "other", "type", "veth", "peer", "name", "end")
+        ip("-n", name, "addr", "add", f"10.77.{k + 3}.1/24", "dev", "other")
+        for link in ("other", "end"):
+            ip("-n", name, "link", "set", link, "up")
+        places = {"RANK": k, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": k}
+        network = {"MASTER_ADDR": "10.77.1.1", "MASTER_PORT": 29518, "GLOO_SOCKET_IFNAME": "other"}
+        training = command("train", "ppo", "--mode", "distributed", "--output-dir", tmp_path / name, *flags(OPTIONS))
+        entered = ["nsenter", f"--net=/run/netns/{name}", *training]
+        environment = {**os.environ, **{key: str(value) for key, value in {**places, **network}.items()}}
+        processes.append(background(entered, env=environment))
+    _, stderr = processes[1].communicate(timeout=90)
+    assert processes[1].returncode == 71
+    assert "but cannot connect to them through GLOO_SOCKET_IFNAME=other; set it" in stderr
+    assert "Network is unreachable" in stderr

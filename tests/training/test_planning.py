@@ -178,3 +178,4 @@ def test_a_rank_says_its_cores_and_what_is_unfavourable_about_them() -> None:
     assert pinned == "rank 3 on n2: cores 1"
     assert "cores 0,2; some are hyper-threads" in cores_line(rank, Cores(2, (Core(0, 0), Core(2, 0))), ())
     assert "cores 0,2; they span sockets" in cores_line(rank, Cores(2, (Core(0, 0), Core(2, 2, 1))), ())
+    assert cores_line(rank, Cores(1, (Core(0, 0), Core(2, 2, 1))), ()) == "rank 3 on n2: at most 1 of cores 0,2"

@@ -181,7 +181,7 @@ class Pbs(Scheduler):
     def resources(self, job: JobSettings) -> list[str]:
         """One process per host: it spawns the ranks."""
         memory = _times(job.memory, job.ranks_per_node)
-        chunk = f"ncpus={job.ranks_per_node * job.cores_per_rank}:mpiprocs=1" + (f":mem={memory}B" if memory else "")
+        chunk = f"ncpus={job.cores_per_node}:mpiprocs=1" + (f":mem={memory}B" if memory else "")
         return [f"-l select={job.nodes}:{chunk}", "-l place=scatter"]
 
     def submit_command(self, script: str, array: Array | None, after: Sequence[str]) -> list[str]:
@@ -216,7 +216,7 @@ class Torque(Pbs):
 
     def resources(self, job: JobSettings) -> list[str]:
         memory = _times(job.memory, job.ranks_per_node * job.nodes)
-        nodes = f"-l nodes={job.nodes}:ppn={job.ranks_per_node * job.cores_per_rank}"
+        nodes = f"-l nodes={job.nodes}:ppn={job.cores_per_node}"
         return [nodes, *([f"-l mem={memory.lower()}b"] if memory else [])]
 
     def dependency(self, after: Sequence[str]) -> str:

@@ -61,6 +61,7 @@ def placeholders(work: Work, jobs: Path, job: JobSettings, scheduler: Scheduler)
         "srun": scheduler.srun(job) if isinstance(scheduler, Slurm) else "",
         "command": shlex.join([*ranks, *work.arguments]) + (' --task "$RLCLUSTER_TASK"' if work.is_task else ""),
         "host_ranks": shlex.join([*host_ranks, "--ranks", str(job.ranks_per_node)]),
+        "cores": str(job.cores_per_node),
         "launch": job.launch,
         "report": shlex.join([*program, *work.report]) if work.report else ":",
         "checkpoints": shlex.quote(str(work.checkpoints)),

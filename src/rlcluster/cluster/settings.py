@@ -92,6 +92,10 @@ class JobSettings(Section):
         return self.nodes * self.ranks_per_node
 
     @property
+    def cores_per_node(self) -> int:
+        return self.ranks_per_node * self.cores_per_rank
+
+    @property
     def save_after_seconds(self) -> int | None:
         """When the run has to save; half of a very short time limit is left to it."""
         return None if self.time is None else int(max(self.time - self.save_before, self.time / 2))

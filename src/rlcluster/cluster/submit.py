@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -112,28 +113,31 @@ def submit_suite(submission: Submission, part: SuitePart) -> int:
 
 
 def _submit_arrays(submitter: _Submitter, part: SuitePart, arrays: Sequence[Sequence[list[str]]]) -> list[str]:
-    """Returns the ids of the jobs."""
-    ids = []
+    """Returns the ids of the jobs. The scheduler counts the running tasks of each array alone: under a limit, an array
+    waits for the one before.
+    """
+    ids: list[str] = []
     for tasks in arrays:
         file = submitter.write_tasks(tasks)
         arguments = [*part.base, "--in-job", "--task-file", str(file)]
         runs = part.folder / "runs"
         work = Work(part.folder, runs, arguments, True, FINAL_CODES_OF_A_TASK, part.report)
-        ids.append(submitter.submit("suite", work, Array(len(tasks), part.max_running), submitter.first))
+        after = ids[-1:] if part.max_running and ids else submitter.first
+        ids.append(submitter.submit("suite", work, Array(len(tasks), part.max_running), after))
     return ids
 
 
 def packed(cells: Sequence[PendingCell]) -> list[list[str]]:
-    """Tasks of one or more cells: cells that are known to be short share one."""
+    """Tasks of one or more cells: short cells share one."""
     tasks: list[list[str]] = []
     room = 0.0  # seconds that the last task is short of
     for cell in cells:
-        if room > 0 and cell.seconds is not None:
+        if room > 0:
             tasks[-1].append(cell.name)
             room -= cell.seconds
         else:
             tasks.append([cell.name])
-            room = 0.0 if cell.seconds is None else SHORTEST_TASK_SECONDS - cell.seconds
+            room = SHORTEST_TASK_SECONDS - cell.seconds
     return tasks
 
 
@@ -147,6 +151,7 @@ class _Submitter:
 
     def __init__(self, submission: Submission, scheduler: Scheduler, folder: Path) -> None:
         self._submission, self._scheduler, self._folder = submission, scheduler, folder
+        self._kinds: Counter[str] = Counter()  # what a dry run has shown
 
     @property
     def first(self) -> list[str]:
@@ -170,7 +175,9 @@ class _Submitter:
         if self._submission.is_dry_run:
             say(script)
             say(f"# {shlex.join(command)}")
-            return f"ID-OF-{kind.upper()}"
+            self._kinds[kind] += 1
+            number = f"-{self._kinds[kind]}" if self._kinds[kind] > 1 else ""
+            return f"ID-OF-{kind.upper()}{number}"
         make_folders(self._folder, jobs)
         write_atomically(file, script.encode())
         try:

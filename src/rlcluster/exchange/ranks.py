@@ -23,7 +23,7 @@ from torch import Tensor, distributed
 from rlcluster.system.clock import PhaseTimer, wait_while_running
 from rlcluster.system.console import say
 from rlcluster.system.errors import EXIT_RUN_FAILED, EXIT_TIMEOUT, EXIT_USAGE, RankError, UserError
-from rlcluster.system.launcher import Placement, wait_for_port
+from rlcluster.system.launcher import INTERFACE_VARIABLE, Placement, wait_for_port
 
 NEVER = timedelta(days=365)  # gloo's own time-out would count while a run is stopped
 SHORTEST = timedelta(milliseconds=1)  # torch counts whole milliseconds, and takes 0 for no time-out
@@ -309,11 +309,16 @@ def _quietly(function: Callable[[], None]) -> None:
 
 def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | None = None) -> GlooRanks:
     """Joins the other ranks: through the file `rendezvous` on one machine, else by the launcher's variables."""
-    join_timeout, start = _start_timeout(timeout_seconds), time.monotonic()
-    with _watchdog(join_timeout + START_GRACE_SECONDS, lambda: _not_reached(placement, rendezvous, start)):
+    join_timeout, start, have_met = _start_timeout(timeout_seconds), time.monotonic(), False
+
+    def not_reached() -> str:
+        return _not_reached(placement, rendezvous, start, have_met)
+
+    with _watchdog(join_timeout + START_GRACE_SECONDS, not_reached):
         try:
             store = _store(placement, join_timeout, rendezvous)
             _wait_for_all(placement, store, join_timeout)
+            have_met = True
             distributed.init_process_group(
                 "gloo", store=store, rank=placement.rank, world_size=placement.world_size, timeout=NEVER
             )
@@ -326,8 +331,7 @@ def join_group(placement: Placement, timeout_seconds: float, rendezvous: str | N
                     "all ranks",
                     EXIT_RUN_FAILED,
                 ) from None
-            message = f"{_not_reached(placement, rendezvous, start)} ({reason})"
-            raise LostRankError(message, EXIT_TIMEOUT, None) from None
+            raise LostRankError(f"{not_reached()} ({reason})", EXIT_TIMEOUT, None) from None
     own = distributed.PrefixStore("rlcluster", store)  # type: ignore[attr-defined]
     return GlooRanks(placement, own, timeout_seconds)
 
@@ -336,12 +340,22 @@ def _start_timeout(timeout_seconds: float) -> float:
     return max(timeout_seconds, MIN_START_SECONDS)
 
 
-def _not_reached(placement: Placement, rendezvous: str | None, start: float) -> str:
-    """What a rank says that could not join, after the time it has really tried."""
+def _not_reached(placement: Placement, rendezvous: str | None, start: float, have_met: bool) -> str:
+    """What a rank says that could not join, after the time it has really tried. Ranks meet at the address of rank 0;
+    gloo then connects them through the interface that each was given.
+    """
+    who, where = f"rank {placement.rank} of {placement.world_size}", _meeting_point(rendezvous)
+    seconds = round(time.monotonic() - start)
+    tried = f" in {seconds} s" if seconds else ""
+    if have_met:
+        return (
+            f"{who} met the others at {where} but cannot connect to them through {INTERFACE_VARIABLE}="
+            f"{os.environ.get(INTERFACE_VARIABLE)}{tried}; set it, on every machine, to the interface of the network "
+            "that joins them"
+        )
     return (
-        f"rank {placement.rank} of {placement.world_size} did not reach the others at {_meeting_point(rendezvous)} in "
-        f"{time.monotonic() - start:.0f} s; check that all ranks were started and that all machines use this address "
-        "and can reach it; set GLOO_SOCKET_IFNAME where a machine has several networks"
+        f"{who} did not reach the others at {where}{tried}; check that all ranks were started and that all machines "
+        "use this address and can reach it"
     )
 
 

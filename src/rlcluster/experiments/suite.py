@@ -28,6 +28,7 @@ from rlcluster.experiments.suite_outcomes import (
     CellState,
     Outcome,
     Share,
+    assumed_seconds,
     expected_seconds,
     record_outcome,
     record_suite,
@@ -88,14 +89,18 @@ class PendingCell(NamedTuple):
     """A cell that is not done."""
 
     name: str
-    seconds: float | None  # expected; None: unknown
+    seconds: float  # expected
 
 
 def pending_cells(suite: Suite, folder: Path, only: str | None = None) -> list[PendingCell]:
     """Of the cells that match `only`; also of a suite that was never started."""
     run = _SuiteRun(suite, folder, StopRequest(), Part(), partition_cores(cores.observe(), 1))
     cells = [cell for cell in suite.matching(only) if not run.is_done(cell)]
-    return [PendingCell(cell.name, run.remaining_seconds([cell])) for cell in cells]
+    measured = [run.remaining_seconds([cell]) for cell in cells]
+    return [
+        PendingCell(cell.name, assumed_seconds(suite, cell) if seconds is None else seconds)
+        for cell, seconds in zip(cells, measured, strict=True)
+    ]
 
 
 def suite_command(file: Path, output_dir: Path | None, part: Part = Part(), how: How = How()) -> int:  # noqa: B008

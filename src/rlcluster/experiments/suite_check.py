@@ -20,13 +20,14 @@ class CellChecker:
         self._cores = own_cores
         self._described: dict[str, EnvironmentSpec | UserError] = {}
 
-    def check(self, settings: Settings) -> None:
-        """Raises the UserError with which the cell would end."""
+    def check(self, settings: Settings) -> str:
+        """The cell's network; raises the UserError with which the cell would end."""
         spec = self._describe(settings.env)
         network = choose_network(settings.policy, spec)
         choose_kernels(settings.hardware.kernels, network, spec)
         if settings.mode == "parallel":
             refuse_idle_processes(settings, settings.given_processes or num_local_ranks(settings, self._cores))
+        return network
 
     def _describe(self, env: EnvSettings) -> EnvironmentSpec:
         key = env.model_dump_json(exclude={"seed", "num_envs"})

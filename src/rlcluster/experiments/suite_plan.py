@@ -87,6 +87,7 @@ class Cell(NamedTuple):
     name: str
     method: str  # what reports call it: the recipe, and its mode if the suite has several
     settings: Settings
+    network: str
 
 
 class Suite(NamedTuple):
@@ -141,12 +142,13 @@ def read_suite(path: Path, own_cores: Cores | None = None) -> Suite:
             problems += [f"{recipe.name} {mode}: {line}" for line in _lines(error)]
             continue
         try:
-            checker.check(settings)
+            network = checker.check(settings)
         except UserError as error:
             problems += [f"{recipe.name} {mode} {game}: {line}" for line in _lines(error)]
+            continue
         method = recipe.name if len(modes) == 1 else f"{recipe.name}_{mode}"
         place = re.sub(r"[^\w.-]+", "-", game_name(game))
-        cells.append(Cell(f"{recipe.name}_{mode}_{place}_seed{seed}", method, settings))
+        cells.append(Cell(f"{recipe.name}_{mode}_{place}_seed{seed}", method, settings, network))
     if problems:
         raise _refusal(path, problems)
     return Suite(path, plan, cells)

@@ -5,6 +5,7 @@ No heavy imports at module level: thread limits must be set before those librari
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rlcluster.system.launcher import is_slurm_task
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+JOB_CORES_VARIABLE = "RLCLUSTER_CORES"  # exported by the script of a PBS job
 
 # How many iterations an OpenMP thread spins at a barrier before it sleeps (10,000: about 20 microseconds). The default
 # of libgomp assumes an idle machine: with one other busy process on 2 cores, 2 threads fell from 545 samples/s to 38
@@ -35,7 +37,7 @@ class Core(NamedTuple):
 class Cores(NamedTuple):
     """The part of a machine that one process may use."""
 
-    allowed: int  # the minimum of affinity, cgroup quota and Slurm allocation; at least 1
+    allowed: int  # the minimum of affinity, cgroup quota and what the job asked for; at least 1
     affinity: tuple[Core, ...]  # first threads of physical cores first; empty where the OS does not report it
     together: int | None = None  # a rank of srun: allowed for all with its affinity, as Slurm limits each; else None
 
@@ -50,6 +52,13 @@ class Cores(NamedTuple):
         return self._replace(allowed=self.together or self.allowed).physical
 
     @property
+    def is_partly_allowed(self) -> bool:
+        """True where a quota or a scheduler allows fewer cores than the affinity has. Which ones is left to the system:
+        another job on the machine may have the same affinity.
+        """
+        return self.physical_together < len({core.first_sibling for core in self.affinity})
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         return tuple(core.number for core in self.affinity)
 
@@ -62,18 +71,23 @@ def observe(cgroup_root: Path = CGROUP_ROOT) -> Cores:
 
 
 def allowed(cgroup_root: Path = CGROUP_ROOT) -> int:
-    """Cores this process may use: the minimum of affinity, cgroup quota and Slurm allocation; at least 1."""
-    together, slurm = _allowed_together(cgroup_root), os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return min(together, int(slurm)) if slurm.isdigit() and int(slurm) > 0 else together
+    """Cores this process may use: the minimum of affinity, cgroup quota and what the job asked for; at least 1."""
+    return int(min(_allowed_together(cgroup_root), _limit_in("SLURM_CPUS_PER_TASK")))
 
 
 def _allowed_together(cgroup_root: Path) -> int:
-    """Affinity and cgroup quota, which the tasks of a host may share."""
-    limits = [len(affinity()) or os.cpu_count() or 1]
+    """Affinity, cgroup quota and what a job of PBS asked for on this host, which its ranks may share."""
+    limits = [len(affinity()) or os.cpu_count() or 1, _limit_in(JOB_CORES_VARIABLE)]
     quota = cgroup_quota(cgroup_root)
     if quota is not None:
         limits.append(int(quota))
-    return max(1, min(limits))
+    return max(1, int(min(limits)))
+
+
+def _limit_in(variable: str) -> float:
+    """A number of cores; infinity where the variable has none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() and int(text) > 0 else math.inf
 
 
 def affinity() -> frozenset[int]:

@@ -155,6 +155,8 @@ def _name(placement: Placement) -> str:
 def cores_line(placement: Placement, observed: Cores, used: tuple[int, ...]) -> str:
     """`rank 3 on n2: cores 8-15`, with advice where the cores are unfavourable."""
     numbers = used or observed.numbers
+    if not used and observed.allowed < len(numbers):  # the system chooses them, so no advice fits
+        return f"{_name(placement)}: at most {observed.allowed} of cores {number_ranges(numbers)}"
     chosen = [core for core in observed.affinity if core.number in numbers]
     advice = ""
     if len({core.socket for core in chosen}) > 1:

@@ -9,6 +9,7 @@ jobs=@jobs@
 launch=@launch@
 array=${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}
 export RLCLUSTER_TASK=${RLCLUSTER_TASK:-$array}
+export RLCLUSTER_CORES=@cores@    # of each host, for all its ranks together: without cpusets PBS binds nothing
 requeues=${RLCLUSTER_REQUEUES:-0}
 id=${PBS_JOBID%%.*}
 folder=$jobs/$id
