@@ -87,7 +87,7 @@ def tune_command(request: TuneRequest) -> int:
 def _remember(race: Race, best: Result, file: Path) -> None:
     """Those of one algorithm can be compared: the best, and what has the numbers of environments and samples given."""
     tried = []
-    for one in race.results:
+    for one in (one for one in race.results if one.candidate.name not in race.undecided):
         settings, _ = race.training(one.candidate)
         resolved = plan.forecast(settings, cores.observe())
         if resolved is not None and (one == best or not one.candidate.changes_algorithm):
@@ -137,6 +137,8 @@ def _report(request: TuneRequest, race: Race, best: Result | None, stop: StopReq
     say(_table(race.results, best))
     if race.untried and stop.signal_number is None:
         say(f"not tried within --minutes {request.minutes:g}: {'; '.join(race.untried)}")
+    if race.undecided and stop.signal_number is None:
+        say(f"too few updates within --minutes {request.minutes:g} to be chosen: {'; '.join(race.undecided)}")
     _write(request, race.settings, best, race.results)
     return 0 if stop.signal_number is None else 128 + stop.signal_number
 
@@ -165,6 +167,7 @@ class Race:
         self._deadline, self._latest = start + 60 * request.minutes, start + LATENESS * 60 * request.minutes
         self.results: list[Result] = []
         self.untried: list[str] = []  # names, for want of time
+        self.undecided: list[str] = []  # that have begun, but had too few updates to be chosen
 
     def is_over(self, seconds: float = 0.0) -> bool:
         """True if a turn of so many seconds would end too late, or a signal has arrived."""
@@ -186,8 +189,18 @@ class Race:
         return simplest_of_the_fastest([result for result, _ in alive])
 
     def refine(self, best: Result, others: Sequence[Candidate]) -> Result:
-        """The best of what was best so far and some more."""
-        return (self.run([best.candidate, *others]) if others else None) or best
+        """The best of what was best so far and some more. One that wins has had whole rounds against the best, which is
+        started again for them; if the time ends before, all that is known from before remains.
+        """
+        known = list(self.results)
+        found = self.run([best.candidate, *others]) if others else None
+        again = next((one for one in self.results if one.candidate == best.candidate), best)
+        if found is not None and min(len(found.rates), len(again.rates)) > ROUNDS_PER_HALVING:
+            return found
+        names = [one.candidate for one in known]
+        self.undecided += [one.candidate.name for one in self.results if one.candidate not in names]
+        self.results = known + [one for one in self.results if one.candidate not in names]
+        return best
 
     def _started(self, candidates: Sequence[Candidate], opened: ExitStack) -> list[tuple[Result, PausedRun]]:
         """Each with one update to warm up, and one that counts."""

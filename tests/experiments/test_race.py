@@ -1,0 +1,121 @@
+"""The race of `rlcluster tune` on a simulated machine: runs whose speeds, starts and stops are given, by a clock of its
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcluster.experiments import tuning
+from rlcluster.experiments.candidates import Candidate
+from rlcluster.experiments.tuning import Race, Result, TuneRequest
+from rlcluster.experiments.turns import Interrupted
+from rlcluster.flags import flag_names
+from rlcluster.settings.loading import load_settings
+from rlcluster.settings.schema import Settings, setting_fields
+from rlcluster.system.signals import StopRequest
+
+
+class Machine:
+    """Each candidate's chunk size is its number here."""
+
+    def __init__(self, rates: Mapping[int, Sequence[float]], start: float = 1.0, turn: float = 1.0) -> None:
+        """`rates` are those of the turns that count; the last one repeats. Seconds for a start and a turn."""
+        self.rates, self.start_seconds, self.turn_seconds, self.stop_seconds = rates, start, turn, 0.0
+        self.now, self.num_open = 0.0, 0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class StubRun:
+    """Stands for a PausedRun."""
+
+    def __init__(self, machine: Machine, number: int) -> None:
+        self._machine, self._rates, self._turns, self._is_open = machine, machine.rates[number], 0, True
+        self.turn_seconds = 0.0
+        machine.num_open += 1
+
+    def turn(self, deadline: float) -> float:
+        machine = self._machine
+        self.turn_seconds = machine.turn_seconds if self._turns else machine.start_seconds
+        if machine.now + self.turn_seconds > deadline:
+            machine.now = deadline
+            raise Interrupted
+        machine.now += self.turn_seconds
+        self._turns += 1
+        return self._rates[min(max(0, self._turns - 2), len(self._rates) - 1)]
+
+    def close(self) -> None:
+        self._machine.now += self._machine.stop_seconds * self._is_open
+        self._machine.num_open -= self._is_open
+        self._is_open = False
+
+    def __enter__(self) -> StubRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def candidate(number: int) -> Candidate:
+    flags = {"mode": "sequential", "hardware.num_threads": "1", "hardware.chunk_size": str(number)}
+    return Candidate(f"candidate {number}", flags)
+
+
+@pytest.fixture
+def race_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A race on a simulated machine."""
+    with StopRequest() as stop:
+
+        def begin(machine: Machine, seconds: float) -> Race:
+            def run(_path: Path, settings: Settings, *_: object) -> StubRun:
+                return StubRun(machine, settings.hardware.chunk_size or 0)
+
+            monkeypatch.setattr(tuning, "LocalProcesses", lambda _: None)
+            monkeypatch.setattr(tuning, "PausedRun", run)
+            monkeypatch.setattr(tuning, "time", machine)
+            names = {field.key: flag_names(field)[0] for field in setting_fields()}
+            request = TuneRequest("ppo", None, {}, names, seconds / 60, False, tmp_path / "tuned.yaml", None)
+            return Race(request, load_settings("ppo", "parallel"), tmp_path, stop)
+
+        yield begin
+
+
+def row(race: Race, number: int) -> list[float]:
+    """Its rates in the table; none if it has no row."""
+    return next((one.rates for one in race.results if one.candidate == candidate(number)), [])
+
+
+def test_the_best_is_replaced_after_whole_rounds_of_both(race_on: Any) -> None:
+    race = race_on(Machine({1: [100.0], 2: [150.0]}), 100)
+    best = Result(candidate(1), [99.0, 98.0, 97.0])
+    found = race.refine(best, [candidate(2)])
+    assert found.candidate == candidate(2)
+    assert len(found.rates) > tuning.ROUNDS_PER_HALVING
+
+
+def test_a_variant_with_a_single_update_does_not_win_and_the_best_keeps_its_earlier_row(race_on: Any) -> None:
+    # Two starts of 1 s, two first updates of 1 s and four rounds take 12 s; the best and the variant start until 16 s.
+    machine = Machine({1: [100.0, 101.0, 102.0, 103.0, 104.0, 90.0], 2: [50.0], 3: [1000.0]})
+    race = race_on(machine, 16.5)
+    best = race.run([candidate(1), candidate(2)])
+    earlier = list(best.rates)
+    assert len(earlier) == 1 + tuning.FINAL_ROUNDS
+    found = race.refine(best, [candidate(3)])
+    assert (found.candidate, found.rates) == (candidate(1), earlier)
+    assert row(race, 1) == earlier
+    assert race.undecided == ["candidate 3"]
+
+
+def test_the_best_that_was_restarted_alone_keeps_its_earlier_row(race_on: Any) -> None:
+    machine = Machine({1: [100.0], 2: [50.0], 3: [1000.0]})
+    race = race_on(machine, 14)
+    best = race.run([candidate(1), candidate(2)])
+    assert len(best.rates) == 1 + tuning.FINAL_ROUNDS
+    assert race.refine(best, [candidate(3)]) == best
+    assert len(row(race, 1)) == 1 + tuning.FINAL_ROUNDS
