@@ -119,3 +119,15 @@ def test_the_best_that_was_restarted_alone_keeps_its_earlier_row(race_on: Any) -
     assert len(best.rates) == 1 + tuning.FINAL_ROUNDS
     assert race.refine(best, [candidate(3)]) == best
     assert len(row(race, 1)) == 1 + tuning.FINAL_ROUNDS
+
+
+def test_every_halving_says_how_many_are_left_the_best_so_far_and_the_time_left(
+    race_on: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    race = race_on(Machine({1: [1000.0], 2: [2000.0], 3: [3000.0], 4: [4000.0]}), 120)
+    race.run([candidate(number) for number in (1, 2, 3, 4)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("starting")]
+    assert lines == [  # 8 s of starts; then two rounds of four
+        "4 candidates take turns; best so far: candidate 4, 4,000 steps/s; time left: 0:01:52",
+        "2 candidates take turns; best so far: candidate 4, 4,000 steps/s; time left: 0:01:44",
+    ]

@@ -26,7 +26,7 @@ from rlcluster.settings.reading import read_file
 from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import cores, machine
 from rlcluster.system.atomic_file import write_atomically, write_json
-from rlcluster.system.console import counted, say
+from rlcluster.system.console import clock_text, counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.launcher import Placement, launched
 from rlcluster.system.scratch import scratch_folder
@@ -178,6 +178,7 @@ class Race:
         with ExitStack() as opened:
             alive = self._started(candidates, opened)
             while len(alive) > 1 and not self.is_over():
+                self._say_progress([result for result, _ in alive])
                 rounds = FINAL_ROUNDS if len(alive) == 2 else ROUNDS_PER_HALVING
                 if not all(self._round(alive) for _ in range(rounds)) or len(alive) == 2:
                     break
@@ -246,6 +247,12 @@ class Race:
             except Interrupted:
                 return False
         return True
+
+    def _say_progress(self, alive: Sequence[Result]) -> None:
+        best = max(alive, key=lambda one: one.rate)
+        seconds = clock_text(max(0.0, self._deadline - time.perf_counter()))
+        so_far = f"best so far: {best.candidate.name}, {best.rate:,.0f} steps/s"
+        say(f"{counted(len(alive), 'candidate')} take turns; {so_far}; time left: {seconds}")
 
     def training(self, candidate: Candidate) -> tuple[Settings, list[str]]:
         """Its settings, and the arguments of `rlcluster train`."""
