@@ -68,6 +68,7 @@ def _request(options: argparse.Namespace, folder: Path) -> TuneRequest:
         flags=WORK if options.algorithm in ("a2c", "a3c") else {**WORK, "training.n_epochs": "1"},
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=options.minutes,
+        start=time.perf_counter(),
         allow_algorithm_changes=False,
         output=folder / "tuned.yaml",
         json=folder / "tuned.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def test_environments_per_process_become_a_total_that_all_candidates_share(tmp_p
         flags={"parallel.num_workers": "2", "parallel.num_envs_per_worker": "3", "env.name": "CartPole-v1"},
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=1.0,
+        start=time.perf_counter(),
         allow_algorithm_changes=False,
         output=tmp_path / "tuned.yaml",
         json=None,
