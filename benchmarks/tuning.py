@@ -78,12 +78,14 @@ def _request(options: argparse.Namespace, folder: Path) -> TuneRequest:
 def all_candidates(settings: Settings) -> list[Candidate]:
     """Every layout, with every variant of it."""
     from rlcluster import environments
-    from rlcluster.networks.policy import make_policy
+    from rlcluster.networks.policy import make_policy, threads_that_pay
 
     spec = environments.describe(settings.env)
     chunk_size = make_policy(settings.policy, spec, 0, settings.hardware.kernels).chunk_size
-    found = layouts(settings, cores.observe().physical)
-    return [one for layout in found for one in (layout, *variants(settings, layout, chunk_size))]
+    pays = threads_that_pay(settings.policy, settings.hardware, spec)
+    found = layouts(settings, cores.observe().physical, pays)
+    each = [one for layout in found for one in (layout, *variants(settings, layout, chunk_size))]
+    return list({one.name: one for one in each}.values())
 
 
 def _measure_all(request: TuneRequest, folder: Path, rounds: int) -> dict[str, list[float]]:

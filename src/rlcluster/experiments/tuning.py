@@ -78,7 +78,8 @@ def tune_command(request: TuneRequest) -> int:
     settings = settings_to_tune(request, "parallel")
     with StopRequest(ignores_second_signal=True) as stop, scratch_folder() as folder:
         race = Race(request, settings, folder, stop)
-        best = _best_of(race, layouts(settings, cores.observe().physical), request, settings)
+        pays = policy.threads_that_pay(settings.policy, settings.hardware, environments.describe(settings.env))
+        best = _best_of(race, layouts(settings, cores.observe().physical, pays), request, settings)
     code = _report(request, race, best, stop)
     if best is not None and code == 0:
         _remember(race, best, request.output)
