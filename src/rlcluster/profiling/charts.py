@@ -10,6 +10,7 @@ from rlcluster.profiling.analysis import Profile
 from rlcluster.profiling.roofline import LayerRate
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 640.0, 260.0, 56.0, 34.0
+MAX_GRID_LINES = 12
 MARKED_PHASES = ("rollout",)  # shown as bands behind the memory of rank 0
 
 
@@ -27,7 +28,8 @@ def roofline_chart(layers: Sequence[LayerRate], flops: float, cache: float) -> s
     def y(rate: float) -> float:
         return 10 + (top - math.log2(rate / 1e9)) / (top - bottom) * (HEIGHT - BOTTOM - 10)
 
-    lines = [_grid_y(y(2.0**k * 1e9), f"{2.0**k:g}") for k in range(bottom, top + 1)]
+    step = 1 + (top - bottom) // MAX_GRID_LINES
+    lines = [_grid_y(y(2.0**k * 1e9), f"{2.0**k:g}") for k in range(bottom, top + 1, step)]
     lines += [_tick_x(x(2.0**k), f"{2.0**k:g}") for k in range(low, high + 1)]
     start = max(2.0**low, 2.0**bottom * 1e9 / cache)
     path = " ".join(f"{x(a):.1f},{y(min(flops, a * cache)):.1f}" for a in (start, ridge, 2.0**high))
