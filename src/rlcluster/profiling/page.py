@@ -178,10 +178,10 @@ def _roofline(findings: Findings) -> str:
             layer.name,
             layer.direction,
             f"{layer.seconds / total:.1%}",
-            f"{layer.flops / 1e9:,.0f}",
-            f"{layer.flops / flops:.0%}",
-            f"{layer.bandwidth / 1e9:,.1f}",
-            f"{layer.bandwidth / cache:.0%}",
+            _short(layer.flops / 1e9),
+            f"{_short(100 * layer.flops / flops)}%",
+            _short(layer.bandwidth / 1e9),
+            f"{_short(100 * layer.bandwidth / cache)}%",
         ]
         for layer in layers
     ]
@@ -191,6 +191,11 @@ def _roofline(findings: Findings) -> str:
         f"and {peak.memory_bandwidth / threads / 1e9:,.1f} GB/s from memory."
     )
     return f"<p>{text}</p>{roofline_chart(layers, flops, cache)}{_table(headings, rows)}"
+
+
+def _short(value: float) -> str:
+    """Small rates keep two digits: the layers of an MLP are far below the peak."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], late: int | None = None) -> str:
