@@ -68,6 +68,7 @@ def _request(options: argparse.Namespace, folder: Path) -> TuneRequest:
         flags=WORK if options.algorithm in ("a2c", "a3c") else {**WORK, "training.n_epochs": "1"},
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=options.minutes,
+        start=time.perf_counter(),
         allow_algorithm_changes=False,
         output=folder / "tuned.yaml",
         json=folder / "tuned.json",
@@ -77,12 +78,14 @@ def _request(options: argparse.Namespace, folder: Path) -> TuneRequest:
 def all_candidates(settings: Settings) -> list[Candidate]:
     """Every layout, with every variant of it."""
     from rlcluster import environments
-    from rlcluster.networks.policy import make_policy
+    from rlcluster.networks.policy import make_policy, threads_that_pay
 
     spec = environments.describe(settings.env)
     chunk_size = make_policy(settings.policy, spec, 0, settings.hardware.kernels).chunk_size
-    found = layouts(settings, cores.observe().physical)
-    return [one for layout in found for one in (layout, *variants(settings, layout, chunk_size))]
+    pays = threads_that_pay(settings.policy, settings.hardware, spec)
+    found = layouts(settings, cores.observe().physical, pays)
+    each = [one for layout in found for one in (layout, *variants(settings, layout, chunk_size))]
+    return list({one.name: one for one in each}.values())
 
 
 def _measure_all(request: TuneRequest, folder: Path, rounds: int) -> dict[str, list[float]]:

@@ -157,6 +157,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
+    start = time.perf_counter()  # imports take seconds on a busy machine: they are part of the minutes
     from rlcluster.system import cores
 
     cores.limit_threads(1)  # this process only waits
@@ -168,6 +169,7 @@ def _tune(options: argparse.Namespace) -> int:
         flags=_given_flags(options),
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=options.minutes,
+        start=start,
         allow_algorithm_changes=options.allow_algorithm_changes,
         output=Path(options.output),
         json=Path(options.json) if options.json is not None else None,

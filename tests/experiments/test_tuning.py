@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rlcluster.experiments.candidates import Candidate, algorithm_changes, host_
 from rlcluster.experiments.tuned import Tried, hint, remember, way_of
 from rlcluster.experiments.tuning import Race, Result, TuneRequest, settings_to_tune, simplest_of_the_fastest
 from rlcluster.flags import flag_names
+from rlcluster.networks.kernels.library import num_accumulators
 from rlcluster.plan import RankInputs, Rates, forecast, local_placements, num_local_ranks, resolve
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.schema import Settings, setting_fields
@@ -20,7 +22,12 @@ from rlcluster.system.signals import StopRequest
 
 from conftest import rlcluster
 
-FOUR_CORES = Cores(4, tuple(Core(number, number) for number in range(4)))
+
+def many_cores(number: int) -> Cores:
+    return Cores(number, tuple(Core(core, core) for core in range(number)))
+
+
+FOUR_CORES = many_cores(4)
 
 
 def names(algorithm: str, cores: int, num_envs: int = 32) -> list[str]:
@@ -45,6 +52,44 @@ def test_actors_have_cores_of_their_own_or_share_all() -> None:
         "1 actor, learner with 2 threads",
         "2 actors, learner with 2 threads",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "pays", "batch", "chunk"),
+    [
+        (16, 8, 1024, 512),  # impala; 32 samples of a chunk for each thread
+        (12, 8, 1024, 384),
+        (64, 8, 1024, 1024),  # a minibatch has no more
+        (96, 8, 4096, 2048),  # nor has a backward pass more work for threads
+        (16, 8, 256, None),
+        (8, 8, 1024, None),
+        (12, 16, 1024, None),  # nature
+        (24, 16, 1024, 768),
+        (16, None, 1024, None),  # nothing limits torch's threads
+    ],
+)
+def test_a_sequential_run_on_many_cores_is_tried_with_chunks_that_they_can_share(
+    cores: int, pays: int | None, batch: int, chunk: int | None
+) -> None:
+    settings = load_settings("ppo", "sequential", None, {"training.batch_size": str(batch)})
+    found = [one for one in layouts(settings, cores, pays) if "hardware.chunk_size" in one.flags]
+    assert [one.flags["hardware.chunk_size"] for one in found] == ([] if chunk is None else [str(chunk)])
+    for one in found:
+        assert one.name == f"sequential, {cores} threads, chunks of {chunk}"
+        flags = {key: value for key, value in one.flags.items() if key != "mode"}
+        plan = forecast(load_settings("ppo", "sequential", None, flags), many_cores(cores))
+        assert plan is not None
+        assert plan.ranks[0].threads == cores
+        most = num_accumulators(batch)
+        assert num_accumulators(chunk or 0) == min(cores, most)
+
+
+def test_variants_of_a_layout_with_larger_chunks_are_other_chunks_than_those_tried() -> None:
+    settings = load_settings("ppo", "sequential")
+    larger = next(one for one in layouts(settings, 16, 8) if "hardware.chunk_size" in one.flags)
+    found = variants(settings, larger, 256)  # 256 is the default, which the plain layout has
+    assert [one.name for one in found] == ["sequential, 16 threads, chunks of 1024"]
+    assert [one.flags["hardware.chunk_size"] for one in found] == ["1024"]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "a3c"])
@@ -123,6 +168,7 @@ def test_environments_per_process_become_a_total_that_all_candidates_share(tmp_p
         flags={"parallel.num_workers": "2", "parallel.num_envs_per_worker": "3", "env.name": "CartPole-v1"},
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=1.0,
+        start=time.perf_counter(),
         allow_algorithm_changes=False,
         output=tmp_path / "tuned.yaml",
         json=None,

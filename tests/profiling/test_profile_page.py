@@ -16,7 +16,7 @@ from chromium import SCREENSHOTS, background_brightness, expect, open_page, scri
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks on two hosts, one late, with layers, memory and a name that must be escaped."""
+    """Two ranks on two hosts, one late, with layers, linear ones too, memory and a name that must be escaped."""
     from rlcluster.environments.procgen import SPEC
 
     layers = {"forward": [0.5 + 0.1 * k for k in range(15)], "backward": [1.0] * 15}
@@ -25,7 +25,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         process(0, shares, syncs=[[50.0, 90.0]], layers=layers),
         process(1, {**shares, "sync": 1.0}, syncs=[[89.0, 90.0]], layers=layers, host="<b>n2"),
     ]
-    for one in ranks:
+    for number, one in enumerate(ranks):
+        one["memory"] = [[10.0 * k, (0.5 + 0.3 * number) * (1 + 0.05 * k), 0.2] for k in range(10)]
+        one["seconds"][one["paths"].index(["update", "forward", "linear"])] = 0.005
         one["amounts"][one["paths"].index(["update", "convolutions"])] = 3000.0
         one["paths"].append(["update", "backward"])
         one["paths"].append(["update", "backward", "convolutions"])
@@ -49,7 +51,10 @@ def test_the_page_shows_sentence_tree_roofline_and_memory_in_light_and_dark(brow
         *("Who works", "Ranks and hosts: computing and waiting", "Who waited for whom", "Phases", "Roofline", "Memory"),
         "Definitions",
     ]
-    assert len(browser.find_elements("css selector", "circle.dot")) == 30
+    assert len(browser.find_elements("css selector", "circle.dot")) == 31
+    lines = [key.text.strip() for key in browser.find_elements("css selector", ".legend > span")]
+    assert lines == ["rank 0", "rank 1", "all processes", "/dev/shm of rank 0's host"]
+    assert len(browser.find_elements("css selector", "polyline.line")) == len(lines)
     boxes = "[...document.querySelectorAll('svg')].map(s => s.getBBox()).every(b => b.x >= 0 && b.y >= 0)"
     assert script(browser, boxes)
     assert (background_brightness(browser) < 128) == is_dark

@@ -12,6 +12,9 @@ from rlcluster.plan import Plan
 from rlcluster.settings.schema import Settings
 
 CHUNK_FACTORS = (0.5, 2)
+CHUNKS = ", chunks of "
+# Of a chunk, so that its backward pass uses the thread: networks/kernels/library.py, which `train` may not import yet.
+SAMPLES_PER_THREAD, MOST_THREADS = 32, 64
 # Factors of the number of environments and of the batch size.
 CHANGES = ((0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0), (2.0, 2.0))
 
@@ -26,14 +29,20 @@ class Candidate(NamedTuple):
     changes_algorithm: bool = False
 
 
-def layouts(settings: Settings, physical_cores: int) -> list[Candidate]:
-    """Ranks x threads over all cores, and one thread alone; for IMPALA and A3C actors or workers instead."""
+def layouts(settings: Settings, physical_cores: int, threads_that_pay: int | None = None) -> list[Candidate]:
+    """Ranks x threads over all cores, and one thread alone; for IMPALA and A3C actors or workers instead. Where there
+    are more cores than threads that pay in a backward pass (None: nothing limits them), also one process on all cores
+    with chunks that are large enough for them.
+    """
     if settings.traits.helpers == "actors":
         return _with_actors(settings, physical_cores)
     divisors = [count for count in range(1, physical_cores + 1) if physical_cores % count == 0]
     found = []
     if settings.traits.helpers is None:
         found = [_sequential(threads) for threads in sorted({1, physical_cores})]
+        size = min(SAMPLES_PER_THREAD * min(physical_cores, MOST_THREADS), settings.batch_size)
+        if threads_that_pay is not None and size // SAMPLES_PER_THREAD > threads_that_pay:
+            found.append(_with_chunks(found[-1], size))
     for count in divisors:
         if count <= settings.env.num_envs and (count > 1 or settings.traits.helpers is not None):
             found.append(_parallel(settings, count, physical_cores // count))
@@ -78,11 +87,12 @@ def variants(settings: Settings, best: Candidate, default_chunk: int) -> list[Ca
     """Of the best layout: other chunk sizes, where a minibatch has that many samples; processes that are not pinned."""
     ranks = _num_ranks(settings, best)
     own_batch = settings.batch_size // ranks  # of a process that learns
-    given = min(settings.hardware.chunk_size or default_chunk, own_batch)
+    plain = settings.hardware.chunk_size or default_chunk  # that the layouts have, unless they say otherwise
+    given = min(int(best.flags.get("hardware.chunk_size", plain)), own_batch)
     found = [
-        Candidate(f"{best.name}, chunks of {size}", {**best.flags, "hardware.chunk_size": str(size)})
+        _with_chunks(best, size)
         for size in (int(factor * given) for factor in CHUNK_FACTORS)
-        if 1 <= size <= own_batch
+        if 1 <= size <= own_batch and size != plain
     ]
     if best.flags["mode"] != "sequential" and settings.parallel.pin_workers:
         found.append(Candidate(f"{best.name}, not pinned", {**best.flags, "parallel.pin_workers": "false"}))
@@ -151,6 +161,11 @@ def _with_actors(settings: Settings, physical_cores: int) -> list[Candidate]:
 def _sequential(threads: int) -> Candidate:
     name = f"sequential, {threads} thread{'s' if threads > 1 else ''}"
     return Candidate(name, {"mode": "sequential", "hardware.num_threads": str(threads)})
+
+
+def _with_chunks(layout: Candidate, size: int) -> Candidate:
+    name = layout.name.partition(CHUNKS)[0]
+    return Candidate(f"{name}{CHUNKS}{size}", {**layout.flags, "hardware.chunk_size": str(size)})
 
 
 def _parallel(settings: Settings, count: int, threads: int) -> Candidate:

@@ -26,7 +26,7 @@ from rlcluster.settings.reading import read_file
 from rlcluster.settings.schema import BUDGETS, Settings
 from rlcluster.system import cores, machine
 from rlcluster.system.atomic_file import write_atomically, write_json
-from rlcluster.system.console import counted, say
+from rlcluster.system.console import clock_text, counted, say
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 from rlcluster.system.launcher import Placement, launched
 from rlcluster.system.scratch import scratch_folder
@@ -53,6 +53,7 @@ class TuneRequest(NamedTuple):
     flags: Mapping[str, str]
     flag_names: Mapping[str, str]
     minutes: float
+    start: float  # of the command, by time.perf_counter
     allow_algorithm_changes: bool
     output: Path
     json: Path | None
@@ -77,7 +78,8 @@ def tune_command(request: TuneRequest) -> int:
     settings = settings_to_tune(request, "parallel")
     with StopRequest(ignores_second_signal=True) as stop, scratch_folder() as folder:
         race = Race(request, settings, folder, stop)
-        best = _best_of(race, layouts(settings, cores.observe().physical), request, settings)
+        pays = policy.threads_that_pay(settings.policy, settings.hardware, environments.describe(settings.env))
+        best = _best_of(race, layouts(settings, cores.observe().physical, pays), request, settings)
     code = _report(request, race, best, stop)
     if best is not None and code == 0:
         _remember(race, best, request.output)
@@ -87,7 +89,7 @@ def tune_command(request: TuneRequest) -> int:
 def _remember(race: Race, best: Result, file: Path) -> None:
     """Those of one algorithm can be compared: the best, and what has the numbers of environments and samples given."""
     tried = []
-    for one in race.results:
+    for one in (one for one in race.results if one.candidate.name not in race.undecided):
         settings, _ = race.training(one.candidate)
         resolved = plan.forecast(settings, cores.observe())
         if resolved is not None and (one == best or not one.candidate.changes_algorithm):
@@ -137,6 +139,8 @@ def _report(request: TuneRequest, race: Race, best: Result | None, stop: StopReq
     say(_table(race.results, best))
     if race.untried and stop.signal_number is None:
         say(f"not tried within --minutes {request.minutes:g}: {'; '.join(race.untried)}")
+    if race.undecided and stop.signal_number is None:
+        say(f"too few updates within --minutes {request.minutes:g} to be chosen: {'; '.join(race.undecided)}")
     _write(request, race.settings, best, race.results)
     return 0 if stop.signal_number is None else 128 + stop.signal_number
 
@@ -161,39 +165,63 @@ class Race:
         """With `hosts`, every run is one over all of them."""
         self._request, self.settings, self._folder, self._stop, self._hosts = request, settings, folder, stop, hosts
         self._num_started = 0
-        start = time.perf_counter()
-        self._deadline, self._latest = start + 60 * request.minutes, start + LATENESS * 60 * request.minutes
+        self._deadline = request.start + 60 * request.minutes
+        self._latest = request.start + LATENESS * 60 * request.minutes
+        self._open: list[PausedRun] = []
+        self._start_seconds, self._turn_seconds = 0.0, 0.0  # of the latest start with its first updates, and turn
+        self._stop_seconds = 0.0  # the longest of a run so far
         self.results: list[Result] = []
         self.untried: list[str] = []  # names, for want of time
+        self.undecided: list[str] = []  # that have begun, but had too few updates to be chosen
 
     def is_over(self, seconds: float = 0.0) -> bool:
-        """True if a turn of so many seconds would end too late, or a signal has arrived."""
-        return self._stop.requested or time.perf_counter() + seconds > self._deadline
+        """True if what takes so many seconds would end too late, with all runs stopped, or a signal has arrived."""
+        return self._stop.requested or time.perf_counter() + seconds + self._stopping_seconds > self._deadline
 
-    def run(self, candidates: Sequence[Candidate]) -> Result | None:
-        """The best of them, the simplest of those that are as fast; None if none finished an update."""
+    @property
+    def _stopping_seconds(self) -> float:
+        """Of all open runs, one after the other."""
+        return len(self._open) * self._stop_seconds
+
+    def run(self, candidates: Sequence[Candidate], rounds: int = 0) -> Result | None:
+        """The best of them, the simplest of those that are as fast; None if none finished an update. No more of them
+        are started than can have so many rounds.
+        """
         with ExitStack() as opened:
-            alive = self._started(candidates, opened)
+            alive = self._started(candidates, rounds, opened)
             while len(alive) > 1 and not self.is_over():
+                self._say_progress([result for result, _ in alive])
                 rounds = FINAL_ROUNDS if len(alive) == 2 else ROUNDS_PER_HALVING
                 if not all(self._round(alive) for _ in range(rounds)) or len(alive) == 2:
                     break
                 fastest = sorted(alive, key=lambda one: -one[0].rate)[: (len(alive) + 1) // 2]
                 for result, run in alive:
                     if (result, run) not in fastest:
-                        run.close()
+                        self._close(run)
                 alive = [one for one in alive if one in fastest]
         return simplest_of_the_fastest([result for result, _ in alive])
 
     def refine(self, best: Result, others: Sequence[Candidate]) -> Result:
-        """The best of what was best so far and some more."""
-        return (self.run([best.candidate, *others]) if others else None) or best
+        """The best of what was best so far and some more. One that wins has had whole rounds against the best, which is
+        started again for them; if the time ends before, all that is known from before remains.
+        """
+        known = list(self.results)
+        found = self.run([best.candidate, *others], ROUNDS_PER_HALVING) if others else None
+        again = next((one for one in self.results if one.candidate == best.candidate), best)
+        if found is not None and min(len(found.rates), len(again.rates)) > ROUNDS_PER_HALVING:
+            return found
+        names = [one.candidate for one in known]
+        self.undecided += [one.candidate.name for one in self.results if one.candidate not in names]
+        self.results = known + [one for one in self.results if one.candidate not in names]
+        return best
 
-    def _started(self, candidates: Sequence[Candidate], opened: ExitStack) -> list[tuple[Result, PausedRun]]:
+    def _started(
+        self, candidates: Sequence[Candidate], rounds: int, opened: ExitStack
+    ) -> list[tuple[Result, PausedRun]]:
         """Each with one update to warm up, and one that counts."""
         alive: list[tuple[Result, PausedRun]] = []
         for number, candidate in enumerate(candidates):
-            if not self.is_over():
+            if not self.is_over(self._seconds_for_one_more(len(alive), rounds)):
                 say(f"starting: {candidate.name}")
                 result = self._start(candidate, opened)
                 if result is not None:
@@ -205,8 +233,14 @@ class Race:
             break
         return alive
 
+    def _seconds_for_one_more(self, num_alive: int, rounds: int) -> float:
+        """To start it, and for the rounds of all; rounds need two."""
+        size = max(num_alive + 1, 2 if rounds else 1)
+        return (size - num_alive) * self._start_seconds + rounds * size * self._turn_seconds
+
     def _start(self, candidate: Candidate, opened: ExitStack) -> tuple[Result, PausedRun] | None:
         """None if the time was over before its second update."""
+        start = time.perf_counter()
         settings, arguments = self.training(candidate)
         self._num_started += 1
         path = self._folder / f"run_{self._num_started}"
@@ -216,12 +250,30 @@ class Race:
             if self._hosts is None
             else self._hosts.start(arguments, int(candidate.flags["cluster.num_workers"]))
         )
-        run = opened.enter_context(PausedRun(path, settings, processes, self._stop))
+        run = PausedRun(path, settings, processes, self._stop)
+        self._open.append(run)
+        opened.callback(self._close, run)
         try:
-            run.turn(self._latest)
-            return Result(candidate, [run.turn(self._latest)]), run
+            self._turn(run)
+            result = Result(candidate, [self._turn(run)])
         except Interrupted:
             return None
+        self._start_seconds = time.perf_counter() - start
+        return result, run
+
+    def _turn(self, run: PausedRun) -> float:
+        """Its steps per second. Raises Interrupted if it takes too long."""
+        rate = run.turn(self._latest - self._stopping_seconds)
+        self._turn_seconds = run.turn_seconds
+        return rate
+
+    def _close(self, run: PausedRun) -> None:
+        """May be called again."""
+        if run in self._open:
+            start = time.perf_counter()
+            run.close()
+            self._open.remove(run)
+            self._stop_seconds = max(self._stop_seconds, time.perf_counter() - start)
 
     def _round(self, alive: Sequence[tuple[Result, PausedRun]]) -> bool:
         """One turn of each; False if the time is over before its end."""
@@ -229,10 +281,16 @@ class Race:
             if self.is_over(run.turn_seconds):
                 return False
             try:
-                result.rates.append(run.turn(self._latest))
+                result.rates.append(self._turn(run))
             except Interrupted:
                 return False
         return True
+
+    def _say_progress(self, alive: Sequence[Result]) -> None:
+        best = max(alive, key=lambda one: one.rate)
+        seconds = clock_text(max(0.0, self._deadline - time.perf_counter()))
+        so_far = f"best so far: {best.candidate.name}, {best.rate:,.0f} steps/s"
+        say(f"{counted(len(alive), 'candidate')} take turns; {so_far}; time left: {seconds}")
 
     def training(self, candidate: Candidate) -> tuple[Settings, list[str]]:
         """Its settings, and the arguments of `rlcluster train`."""

@@ -26,6 +26,8 @@ DEFINITIONS = {
     "spend outside their inner phases.",
     "GFLOP/s": "convolutions are counted as direct, two operations per multiply-add. Winograd's algorithm needs a "
     "quarter of the products, so a layer can exceed 100 % of the peak.",
+    "layers": "each of our convolutions, by the time that its threads took; what torch computes, by the time of all "
+    "threads of the process: forward alone, with activations, and with the calls from Python.",
     "peaks": "multiply-adds in registers, and reading from the second-level cache and from memory: by our library, on "
     "the same cores, right after the profiled updates, in all ranks at once.",
     "memory": "proportional set size: a page that several processes share counts once in their sum.",
@@ -164,8 +166,10 @@ def _phases(process: ProcessProfile, position: int, findings: Findings) -> str:
 
 def _roofline(findings: Findings) -> str:
     peak, layers = findings.peak, findings.layers
-    if peak is None or not layers:
-        return ""
+    if peak is None:
+        return "<p>No roofline: our kernels, which measure the peaks, are not compiled here (make clean setup).</p>"
+    if not layers:
+        return "<p>No roofline: the network of this run records no times of its layers.</p>"
     threads = findings.facts.plan.learner_threads
     flops, cache = peak.flops / threads, peak.cache_bandwidth / threads
     total = sum(layer.seconds for layer in layers)
@@ -174,19 +178,24 @@ def _roofline(findings: Findings) -> str:
             layer.name,
             layer.direction,
             f"{layer.seconds / total:.1%}",
-            f"{layer.flops / 1e9:,.0f}",
-            f"{layer.flops / flops:.0%}",
-            f"{layer.bandwidth / 1e9:,.1f}",
-            f"{layer.bandwidth / cache:.0%}",
+            _short(layer.flops / 1e9),
+            f"{_short(100 * layer.flops / flops)}%",
+            _short(layer.bandwidth / 1e9),
+            f"{_short(100 * layer.bandwidth / cache)}%",
         ]
         for layer in layers
     ]
-    headings = ["layer", "pass", "share of kernels", "GFLOP/s", "of peak", "GB/s", "of cache"]
+    headings = ["layer", "pass", "share of these", "GFLOP/s", "of peak", "GB/s", "of cache"]
     text = (
         f"One thread can do {flops / 1e9:,.0f} GFLOP/s, and read {cache / 1e9:,.0f} GB/s from the second-level cache "
         f"and {peak.memory_bandwidth / threads / 1e9:,.1f} GB/s from memory."
     )
     return f"<p>{text}</p>{roofline_chart(layers, flops, cache)}{_table(headings, rows)}"
+
+
+def _short(value: float) -> str:
+    """Small rates keep two digits: the layers of an MLP are far below the peak."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], late: int | None = None) -> str:

@@ -34,8 +34,23 @@ def measure_peaks(num_threads: int) -> Peaks | None:
         return None
 
 
+class TorchPhase(NamedTuple):
+    """Layers that torch computes, with their activations, in a phase of every forward pass."""
+
+    phase: str
+    layers: str
+    is_convolution: bool
+    per_pass: int  # how often a forward pass has this phase
+
+
+TORCH_PHASES = (
+    TorchPhase("torch convolutions", "convolutions by torch", True, 1),
+    TorchPhase("linear", "linear layers", False, 2),  # the trunk's and the heads'
+)
+
+
 class LayerRate(NamedTuple):
-    """A layer and pass, over all processes. Rates are those of one thread."""
+    """A layer, or layers, and pass, over all processes. Rates are those of one thread."""
 
     name: str
     direction: str  # forward or backward
@@ -45,7 +60,7 @@ class LayerRate(NamedTuple):
 
 
 def layer_rates(profile: Profile, works: Sequence[LayerWork]) -> list[LayerRate]:
-    """Of our convolutions, from the times that the kernels have counted."""
+    """Of our convolutions, from the times that the kernels have counted; then of what torch computes."""
     rates = []
     convolutions = [work for work in works if work.is_convolution]
     samples = {direction: _samples(profile, direction) for direction in ("forward", "backward")}
@@ -58,7 +73,19 @@ def layer_rates(profile: Profile, works: Sequence[LayerWork]) -> list[LayerRate]
             if seconds > 0:
                 count = samples[direction]
                 rates.append(LayerRate(work.name, direction, seconds, flop * count / seconds, moved * count / seconds))
-    return rates
+    return rates + [rate for phase in TORCH_PHASES if (rate := _torch_rate(profile, works, phase)) is not None]
+
+
+def _torch_rate(profile: Profile, works: Sequence[LayerWork], layers: TorchPhase) -> LayerRate | None:
+    """None if nothing was recorded. All threads of a process count for the whole phase."""
+    own = [work for work in works if work.is_convolution == layers.is_convolution]
+    phases = [(one.threads, node) for one in profile.processes for node in one.nodes if node.name == layers.phase]
+    seconds = sum(threads * node.seconds for threads, node in phases)
+    samples = sum(node.amount for _, node in phases) / layers.per_pass
+    if not own or seconds <= 0 or samples <= 0:
+        return None
+    flop, moved = sum(work.forward_flop for work in own), sum(work.forward_bytes for work in own)
+    return LayerRate(layers.layers, "forward", seconds, flop * samples / seconds, moved * samples / seconds)
 
 
 def network_flops(rank: ProcessProfile, works: Sequence[LayerWork]) -> float:
