@@ -2,8 +2,9 @@
 
 Each round trains CartPole in one cell of the README's table, harms it once (a process of any role is killed, stopped,
 paused or signalled; the disk fills up; the reader of its output goes away; all of it is suspended), and sometimes cuts
-its newest checkpoint. The run must end as promised, or go on; leave no process and no shared memory; and resume from
-its last checkpoint to its end, with every update in its log once. A seed fixes cells, harms and delays.
+its newest checkpoint. Some runs are evaluated while they train. The run must end as promised, or go on; leave no
+process and no shared memory; and resume from its last checkpoint to its end, with every update in its log once. A seed
+fixes cells, harms and delays.
 
     .venv/bin/python benchmarks/stress.py --minutes 10 --seed 0
 """
@@ -34,6 +35,8 @@ MORE_UPDATES = 20
 SHARED_MEMORY = Path("/dev/shm")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 DAMAGE_SHARE = 0.3
+EVALUATED_SHARE = 0.4  # of the runs
+EVALUATION = ("--eval-interval", "10000", "--eval-episodes", "2")
 
 
 class FailureFoundError(Exception):
@@ -44,10 +47,11 @@ class Victim(NamedTuple):
     """A running training and the process of it that is harmed."""
 
     training: subprocess.Popen[str]
-    role: str  # parent, rank or helper
+    role: str  # parent, rank, helper or evaluation
     process: psutil.Process
-    members: list[psutil.Process]  # all of the run, the parent first
+    members: list[psutil.Process]  # all of the run, the parent first, then rank 0 if it is another process
     draws: random.Random
+    writer: psutil.Process  # rank 0
 
 
 def main() -> None:
@@ -88,11 +92,13 @@ def _rounds(draws: random.Random) -> Iterator[tuple[str, str, Harm]]:
 
 def _round(algorithm: str, mode: str, harm: Harm, run: Path, draws: random.Random) -> str:
     names_before = _shared_names()
-    training = subprocess.Popen(
-        _command(algorithm, mode, run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    is_evaluated = draws.random() < EVALUATED_SHARE
+    command = [*_command(algorithm, mode, run), *(EVALUATION if is_evaluated else ())]
+    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        victim = _choose(training, run, draws)
+        _wait(lambda: len(_checkpoints(run)) >= 2, training, "no two checkpoints")
+        time.sleep(draws.uniform(0.0, 2.0))
+        victim = _choose(training, mode, is_evaluated, draws)
         expected = harm(victim)
         if expected is None:
             _see_it_continue(training, run)
@@ -123,14 +129,16 @@ def _command(algorithm: str, mode: str, run: Path) -> list[str]:
 # Harms
 
 
-def _kill(victim: Victim) -> int:
+def _kill(victim: Victim) -> int | None:
     victim.process.kill()
-    return -signal.SIGKILL if victim.role == "parent" else 1
+    return {"parent": -signal.SIGKILL, "evaluation": None}.get(victim.role, 1)
 
 
 def _stop(victim: Victim) -> int | None:
-    """For good; but nobody watches the parent, so that is continued."""
+    """For good; but nobody watches the parent, so that is continued. A run needs no evaluation."""
     victim.process.suspend()
+    if victim.role == "evaluation":
+        return None
     if victim.role != "parent":
         return 71
     time.sleep(victim.draws.uniform(0.0, 2.0))
@@ -153,10 +161,10 @@ def _suspend_all(victim: Victim) -> None:
         member.resume()
 
 
-def _signal(victim: Victim) -> int:
+def _signal(victim: Victim) -> int | None:
     number = victim.draws.choice(SIGNALS)
     victim.process.send_signal(number)
-    return 128 + number
+    return None if victim.role == "evaluation" else 128 + number
 
 
 def _signal_all(victim: Victim) -> int:
@@ -169,8 +177,7 @@ def _signal_all(victim: Victim) -> int:
 
 def _fill_disk(victim: Victim) -> int:
     """No file of the process that writes the run can grow."""
-    writer = victim.members[min(1, len(victim.members) - 1)]  # rank 0, or the only process
-    writer.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+    victim.writer.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
     return 74
 
 
@@ -185,16 +192,17 @@ HARMS: tuple[Harm, ...] = (_kill, _kill, _stop, _pause, _suspend_all, _signal, _
 # What must hold
 
 
-def _choose(training: subprocess.Popen[str], run: Path, draws: random.Random) -> Victim:
-    """Once the run has two checkpoints, and a random moment later: in an update, or while it saves."""
-    _wait(lambda: len(_checkpoints(run)) >= 2, training, "no two checkpoints")
-    time.sleep(draws.uniform(0.0, 2.0))
+def _choose(training: subprocess.Popen[str], mode: str, is_evaluated: bool, draws: random.Random) -> Victim:
+    """The evaluation is the process that rank 0 has started last."""
     parent = psutil.Process(training.pid)
-    ranks = _spawned(parent)
-    helpers = [helper for rank in ranks for helper in _spawned(rank)]
-    roles = {"parent": [parent], "rank": ranks, "helper": helpers}
+    ranks = [] if mode == "sequential" else _spawned(parent)
+    writer = ranks[0] if ranks else parent
+    evaluation = [_spawned(writer)[-1]] if is_evaluated else []
+    helpers = [helper for rank in ranks for helper in _spawned(rank) if helper not in evaluation]
+    roles = {"parent": [parent], "rank": ranks, "helper": helpers, "evaluation": evaluation}
     role = draws.choice([name for name, members in roles.items() if members])
-    return Victim(training, role, draws.choice(roles[role]), [parent, *ranks, *helpers], draws)
+    members = [parent, *ranks, *helpers, *evaluation]
+    return Victim(training, role, draws.choice(roles[role]), members, draws, writer)
 
 
 def _see_it_continue(training: subprocess.Popen[str], run: Path) -> None:
