@@ -330,17 +330,46 @@ def test_an_unknown_format_or_panel_is_refused_with_the_known_ones(flag, value, 
     assert "should be one or more of" in capsys.readouterr().err
 
 
-def test_raw_rewards_of_two_games_are_never_averaged(tmp_path, capsys):
-    flags = [{"mode": mode, "env.name": game} for mode in ("sequential", "parallel") for game in ("coinrun", "maze")]
-    runs = [
-        write_run(tmp_path / f"{k}", one, [8.0 if one["env.name"] == "coinrun" else 2.0] * 20)
-        for k, one in enumerate(flags)
+@pytest.fixture
+def two_games(tmp_path: Path) -> list[Path]:
+    """Two methods on coinrun (8 everywhere) and maze (2 everywhere), two seeds each."""
+    return [
+        write_run(
+            tmp_path / f"{mode}_{game}_{seed}",
+            {"mode": mode, "env.name": game, "env.seed": str(seed)},
+            [level] * 20,
+            evaluation=evaluation_of(level, level) | {"env": game},
+        )
+        for mode in ("sequential", "parallel")
+        for game, level in (("coinrun", 8.0), ("maze", 2.0))
+        for seed in (1, 2)
     ]
-    assert main(["compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
-    out = capsys.readouterr().out
-    assert "  PPO_Parallel, coinrun: 8.00, 8.00, 8.00\n  PPO_Parallel, maze: 2.00, 2.00, 2.00\n" in out
-    assert "  PPO_Parallel, maze: 2.00 after 10,000 steps" in out
+
+
+def test_raw_rewards_of_two_games_are_never_averaged(two_games, tmp_path, capsys):
+    assert main(["compare", *map(str, two_games), "--output", str(tmp_path / "out")]) == 0
+    out, report = capsys.readouterr().out, (tmp_path / "out" / "comparison_report.txt").read_text()
+    levels = "Training Levels", "Unseen Levels (or new episodes)", "Generalisation Gap"
+    for title in ("Initial Reward", "Final Reward", "Best Reward", *levels):
+        assert row(out, title) == ["-", "-"]
+    for text in (out, report):
+        assert "  PPO_Parallel, coinrun: 8.00, 8.00, 8.00\n  PPO_Parallel, maze: 2.00, 2.00, 2.00\n" in text
+        assert "  PPO_Parallel, maze: 2.00 by 2 of 2 runs after 10,000 steps" in text
+        assert "5.00" not in text  # the mean of 8 and 2
+        assert re.search(r"\ncoinrun +PPO_Parallel +2 +8\.00 +8\.00\nmaze +PPO_Sequential +2 +2\.00 +2\.00\n", text)
+    for title in ("Final Reward", "Unseen Levels", "Training Levels", "Generalisation Gap"):
+        assert title not in report
     assert "PPO_Parallel, maze</th>" in (tmp_path / "out" / "comparison.html").read_text()
+    first, _ = json.loads((tmp_path / "out" / "comparison.json").read_text())["methods"]
+    assert (first["final_reward"], first["unseen_levels"]) == (None, None)
+    assert first["games"]["maze"] == {"final_reward": 2.0, "unseen_levels": 2.0}
+
+
+def test_single_runs_of_two_games_keep_their_own_rewards(two_games):
+    text = table_text(compared(two_games), per_run=True)
+    assert "Rewards by game" not in text
+    (first, second) = [line.split()[2:] for line in text.splitlines() if line.startswith("Final Reward")]
+    assert [*first, *second] == ["8.00", "8.00", "2.00", "2.00"] * 2
 
 
 def test_figures_of_the_same_runs_are_the_same_files(seeds, tmp_path):

@@ -22,15 +22,14 @@ from rlcluster.reports.groups import (
 from rlcluster.reports.headline import headline, joined
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
-from rlcluster.reports.scoring import Scoring
-from rlcluster.reports.spreads import MISSING, estimate_text, mean_text
+from rlcluster.reports.score_table import game_table
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text
 from rlcluster.system.console import counted
 
 LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block
 SPEEDUP = "Speedup"
-AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
 EFFICIENCY = "Mean reward until the shortest finished run of the game ends"
-NUMBERS = "Means over runs; in parentheses the lowest and the highest run, in brackets a 95 % interval."
 
 
 class Row(NamedTuple):
@@ -71,8 +70,20 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_
             lines += [] if part is PARTS[0] else ["", part.title, "-" * width]
             lines += [_line(_row_title(row, names), own[block], column) for row, own in rows]
         lines.append("=" * width)
+    lines += by_game_lines(comparison, groups)
     lines += [NUMBERS] if any(len(group.runs) > 1 for group in groups) else []
     return "\n".join(line.rstrip() for line in lines)
+
+
+def by_game_lines(comparison: Comparison, groups: Sequence[Group]) -> list[str]:
+    """The rewards of each method in each game, where a group has runs of several: their raw rewards have no mean."""
+    table = None if all(group.is_of_one_task for group in groups) else game_table(comparison)
+    if table is None:
+        return []
+    cells = [table.headings, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return ["", "Rewards by game", *(row.rstrip() for row in rows), ""]
 
 
 def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per_run: bool = False) -> str:
@@ -89,6 +100,8 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per
         lines += ["", "WARNINGS", thin, *comparison.warnings]
     for group in groups:
         lines += ["", f"{group.title} training".upper(), thin, *group_lines(group)]
+    if by_game := by_game_lines(comparison, groups):
+        lines += ["", "REWARDS BY GAME", thin, *by_game[2:-1], "", NUMBERS]
     lines += ["", "COMPARISON", thin, *_against_first(groups)]
     lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
     if comparison.differences:
@@ -110,7 +123,6 @@ def group_lines(group: Group) -> list[str]:
         "Total Timesteps": ("total_timesteps", ",.0f"),
         "Average FPS": ("average_fps", ",.0f"),
         "Peak Memory (GB)": ("peak_memory_gb", ".2f"),
-        "Final Reward (last 100 training episodes)": ("final_reward", ".2f"),
     }
     cores = sorted({run.cores for run in group.runs})
     lines = [
@@ -118,13 +130,20 @@ def group_lines(group: Group) -> list[str]:
         f"Duration: {_hours(group)} hours on {' or '.join(map(str, cores))} core{'' if cores == [1] else 's'}",
         *(f"{title}: {mean_text(group.values(summary_value(name)), form)}" for title, (name, form) in summary.items()),
     ]
+    return [*lines, *(_reward_lines(group) if group.is_of_one_task else [])]
+
+
+def _reward_lines(group: Group) -> list[str]:
+    """Of one game; those of several are in a table by game."""
+    final = mean_text(group.rewards(summary_value("final_reward")), ".2f")
+    lines = [f"Final Reward (last 100 training episodes): {final}"]
     for levels, title in {"train": "Training Levels", "test": "Unseen Levels"}.items():
         if episodes := episodes_text(group, levels):
-            shown = mean_text(group.values(evaluated(levels)), ".2f")
+            shown = mean_text(group.rewards(evaluated(levels)), ".2f")
             alone = evaluated_text(group.runs[0], levels)
             lines.append(f"{title}: {alone if len(group.runs) == 1 else f'{shown}, {episodes}'}")
     if any(run.evaluation is not None for run in group.runs):
-        lines.append(f"Generalisation Gap: {mean_text(group.values(gap), '.2f')}")
+        lines.append(f"Generalisation Gap: {mean_text(group.rewards(gap), '.2f')}")
     return lines
 
 
@@ -233,7 +252,8 @@ def _evaluated_short(group: Group, levels: str) -> str:
         for run in group.runs
         if run.evaluation is not None and levels in run.evaluation.results
     )
-    return f"{mean_text(group.values(evaluated(levels)), '.2f')} (n={episodes})" if episodes else MISSING
+    is_known = episodes and group.is_of_one_task
+    return f"{mean_text(group.rewards(evaluated(levels)), '.2f')} (n={episodes})" if is_known else MISSING
 
 
 def _hours(group: Group) -> str:
@@ -249,13 +269,17 @@ def _summary_cell(name: str, form: str) -> Callable[[Group, Group], str]:
     return lambda group, first: mean_text(group.values(summary_value(name)), form)
 
 
+def _reward_cell(name: str) -> Callable[[Group, Group], str]:
+    return lambda group, first: mean_text(group.rewards(summary_value(name)), ".2f")
+
+
 RUNS = Part("Runs", (Row("Runs", lambda group, first: group.count_text),))
 EVALUATION = Part(
     "Evaluation (n: episodes)",
     (
         Row("Training Levels", lambda group, first: _evaluated_short(group, "train")),
         Row("Unseen Levels (or new episodes)", lambda group, first: _evaluated_short(group, "test")),
-        Row("Generalisation Gap", lambda group, first: mean_text(group.values(gap), ".2f")),
+        Row("Generalisation Gap", lambda group, first: mean_text(group.rewards(gap), ".2f")),
     ),
 )
 PARTS = (
@@ -279,9 +303,9 @@ PARTS = (
     Part(
         "Reward Metrics",
         (
-            Row("Initial Reward", _summary_cell("initial_reward", ".2f")),
-            Row("Final Reward", _summary_cell("final_reward", ".2f")),
-            Row("Best Reward", _summary_cell("best_reward", ".2f")),
+            Row("Initial Reward", _reward_cell("initial_reward")),
+            Row("Final Reward", _reward_cell("final_reward")),
+            Row("Best Reward", _reward_cell("best_reward")),
         ),
     ),
     EVALUATION,

@@ -32,6 +32,14 @@ class Group(NamedTuple):
     def values(self, value_of: Callable[[RecordedRun], float | None]) -> list[float]:
         return [value for run in self.runs if (value := value_of(run)) is not None]
 
+    @property
+    def is_of_one_task(self) -> bool:
+        return len({run.task for run in self.runs}) == 1
+
+    def rewards(self, value_of: Callable[[RecordedRun], float | None]) -> list[float]:
+        """Raw rewards: none of several games, which have no common unit."""
+        return self.values(value_of) if self.is_of_one_task else []
+
 
 def groups_of(comparison: Comparison, per_run: bool = False, titles: Sequence[str] | None = None) -> list[Group]:
     """The methods, or the single runs; `titles` replace the names of single runs."""

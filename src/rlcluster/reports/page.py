@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from rlcluster.reports import clips
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.comparison_text import (
-    AGGREGATE_TITLES,
     EFFICIENCY,
-    NUMBERS,
     arrival_of,
     efficiency_notes,
     efficiency_texts,
@@ -38,8 +36,8 @@ from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
 from rlcluster.reports.score_table import game_table
-from rlcluster.reports.scoring import Scoring
-from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, number, spread_text
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text, number, spread_text
 from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
 
 CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
@@ -144,9 +142,9 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         "run" if are_runs else "method": lambda group: group.title,
         **({} if are_runs else {"runs": lambda group: group.count_text}),
         **({"game": lambda group: group.runs[0].task} if are_runs and len(comparison.tasks) > 1 else {}),
-        "unseen levels": _levels_cell(comparison, "test"),
-        "training levels": _levels_cell(comparison, "train"),
-        "final reward": _reward_cell(comparison, "final_reward"),
+        "unseen levels": _levels_cell("test"),
+        "training levels": _levels_cell("train"),
+        "final reward": _reward_cell("final_reward"),
         "steps/s": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
         "speed-up": lambda group: _times(speedup(group, groups[0])),
         "minutes": lambda group: mean_text(group.values(minutes), ".1f"),
@@ -170,23 +168,19 @@ def _score_cell(scoring: Scoring) -> Cell:
     return cell
 
 
-def _levels_cell(comparison: Comparison, levels: str) -> Cell:
+def _levels_cell(levels: str) -> Cell:
     """Raw rewards of one game; of a single run with its own interval."""
 
     def cell(group: Group) -> str:
         if len(group.runs) == 1:
             return evaluated_text(group.runs[0], levels)
-        return mean_text(group.values(evaluated(levels)), ".2f") if len(comparison.tasks) == 1 else MISSING
+        return mean_text(group.rewards(evaluated(levels)), ".2f")
 
     return cell
 
 
-def _reward_cell(comparison: Comparison, name: str) -> Cell:
-    def cell(group: Group) -> str:
-        is_one_game = len({run.task for run in group.runs}) == 1
-        return mean_text(group.values(summary_value(name)), ".2f") if is_one_game else MISSING
-
-    return cell
+def _reward_cell(name: str) -> Cell:
+    return lambda group: mean_text(group.rewards(summary_value(name)), ".2f")
 
 
 def _details_table(comparison: Comparison) -> Table:

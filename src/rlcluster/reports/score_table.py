@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS
 from rlcluster.reports.groups import Group, evaluated, groups_of, groups_of_task, minutes, speedup, summary_value
 from rlcluster.reports.headline import SEPARATOR, setup_text
-from rlcluster.reports.spreads import Spread, estimate_spread, spread_of, spread_text
+from rlcluster.reports.scoring import AGGREGATE_TITLES
+from rlcluster.reports.spreads import NUMBERS, Spread, estimate_spread, spread_of, spread_text
 from rlcluster.runs.reader import RecordedRun
 
 BOUNDS, ALL_GAMES = "low and high", "all"  # a heading and a cell of the CSV file
@@ -100,7 +100,7 @@ def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[
 def _reward_columns(groups: Sequence[Group]) -> Iterator[Column]:
     """Of groups of one game each. The reward of training is printed where nothing was evaluated."""
     unseen, training, final = (
-        [spread_of(group.values(value)) for group in groups]
+        [spread_of(group.rewards(value)) for group in groups]
         for value in (evaluated("test"), evaluated("train"), summary_value("final_reward"))
     )
     yield Column("unseen levels", unseen, ".2f")

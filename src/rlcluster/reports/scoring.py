@@ -16,6 +16,8 @@ from rlcluster.runs.metrics import Column
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.games import procgen_game
 
+AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
+
 
 class Scoring(NamedTuple):
     """The scores of all methods and the statistics over them."""

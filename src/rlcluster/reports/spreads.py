@@ -15,6 +15,7 @@ from rlcluster.reports import statistics
 from rlcluster.reports.statistics import Estimate
 
 MISSING = "-"
+NUMBERS = "Means over runs; in parentheses the lowest and the highest run, in brackets a 95 % interval."
 
 
 def number(value: float | None, form: str) -> str:
