@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from rlcluster.cli import main
 from rlcluster.reports.comparison import compare, run_names
-from rlcluster.reports.comparison_text import score_lines, table_text
+from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.figures import draw_comparison
@@ -185,7 +185,28 @@ def test_a_comparison_begins_with_two_sentences(seeds, tmp_path, capsys):
         "PPO_Sequential and PPO_Parallel were each trained in 2 runs of 25 M steps on coinrun, on 2 cores "
         "(seeds 1 and 3)."
     )
-    assert second.startswith("Not enough runs to tell: PPO_Parallel has the highest IQM (0.600), but")
+    assert second == (
+        "Not enough runs to tell: PPO_Parallel has the highest IQM of the normalised mean reward of the last 100 "
+        "training episodes (0.600), but an interval takes at least 5 runs of a method, and PPO_Sequential and "
+        "PPO_Parallel have 2."
+    )
+
+
+def test_an_interval_is_in_brackets_wherever_it_is(pair, tmp_path):
+    for run in pair:
+        (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, 8.0)))
+    comparison = compared(list(pair))
+    for text in (report_text(comparison), page_text(comparison, "page")):
+        assert "7.00 [6.50, 7.50], 50 episodes" in text
+        assert "(6.50 to 7.50)" not in text
+
+
+def test_the_report_of_one_method_begins_with_its_result_and_compares_nothing(seeds):
+    comparison = compared(seeds[2:])
+    assert headline(comparison)[1].startswith(
+        "PPO_Parallel has an IQM of 0.600 in the normalised mean reward of the last 100 training episodes over 2 runs; "
+    )
+    assert "COMPARISON\n---" not in report_text(comparison)
 
 
 def test_the_first_sentence_counts_finished_runs_and_names_the_others(seeds, tmp_path):
@@ -544,7 +565,8 @@ def test_scores_come_from_unseen_levels_if_all_runs_have_them(tmp_path):
     assert scoring.aggregates["PPO_Parallel"] == {"iqm": (1.0, None, None), "optimality_gap": (0.0, None, None)}
     assert scoring.improvement == {}
     assert scoring.why_uncertain == (
-        "No interval is shown: an interval takes at least 5 runs of a method, and PPO_Sequential has 1."
+        "No interval is shown: an interval takes at least 5 runs of a method, and PPO_Sequential and PPO_Parallel have "
+        "1."
     )
     assert "Not enough runs to tell" in scoring.verdict.text
 

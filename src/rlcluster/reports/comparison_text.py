@@ -19,12 +19,13 @@ from rlcluster.reports.groups import (
     speedup,
     summary_value,
 )
-from rlcluster.reports.headline import headline, joined
+from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.score_table import game_table
 from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
 from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text
+from rlcluster.reports.words import joined
 from rlcluster.system.console import counted
 
 LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block
@@ -102,7 +103,8 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per
         lines += ["", f"{group.title} training".upper(), thin, *group_lines(group)]
     if by_game := by_game_lines(comparison, groups):
         lines += ["", "REWARDS BY GAME", thin, *by_game[2:-1], "", NUMBERS]
-    lines += ["", "COMPARISON", thin, *_against_first(groups)]
+    if against_first := _against_first(groups):
+        lines += ["", "COMPARISON", thin, *against_first]
     lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
     if comparison.differences:
         lines += ["", "SETTINGS THAT DIFFER", thin, *comparison.key_lines]
@@ -332,7 +334,7 @@ def _against_first(groups: Sequence[Group]) -> list[str]:
         prefix = "" if len(groups) == 2 else f"{group.title}, "
         lines.append(f"{prefix}Speedup (FPS): {_times(speedup(group, first))}")
         lines.append(f"{prefix}Efficiency Gain: {_gain(group, first)}")
-    return lines or ["Only one method: nothing to compare."]
+    return lines
 
 
 def _line(title: str, cells: Sequence[str], column: int) -> str:

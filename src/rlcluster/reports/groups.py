@@ -122,13 +122,13 @@ def episodes_text(group: Group, levels: str) -> str:
 
 
 def evaluated_text(run: RecordedRun, levels: str) -> str:
-    """`6.13 (5.57 to 6.67), 300 episodes`: with the 95 % interval of the mean over enough episodes."""
+    """`6.13 [5.57, 6.67], 300 episodes`: with the 95 % interval of the mean over enough episodes."""
     if run.evaluation is None or levels not in run.evaluation.results:
         return MISSING
     result = run.evaluation.results[levels]
     low, high = result.get("reward_interval_95") or (None, None)
     is_certain = low is not None and result["episodes"] >= MIN_EPISODES
-    interval = f" ({low:.2f} to {high:.2f})" if is_certain else ""
+    interval = f" [{low:.2f}, {high:.2f}]" if is_certain else ""
     actions = ", greedy actions" if run.evaluation.deterministic else ""
     return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
 

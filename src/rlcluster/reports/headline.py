@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.words import joined
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.schema import BUDGETS
 from rlcluster.system.console import counted
@@ -100,12 +101,6 @@ def steps_text(steps: float) -> str:
     if steps < 10_000:
         return f"{steps:.0f} steps"
     return f"{steps / 1e3:.3g} k steps" if steps < 1e6 else f"{steps / 1e6:.3g} M steps"
-
-
-def joined(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`"""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _budget(run: RecordedRun) -> str:

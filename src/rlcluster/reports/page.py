@@ -61,8 +61,8 @@ DEFINITIONS = {
     "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
     "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
-    "intervals": f"95 %, by a stratified bootstrap over runs. Below {MIN_RUNS} runs, or {MIN_EPISODES} episodes, none "
-    "is shown: it would promise more than the sample can tell.",
+    "intervals": f"95 %, in brackets, by a stratified bootstrap over runs. Below {MIN_RUNS} runs, or {MIN_EPISODES} "
+    "episodes, none is shown: it would promise more than the sample can tell.",
 }
 
 Cell = Callable[[Group], str]

@@ -39,7 +39,8 @@ def score(
     ranges: Sequence[Range | None],
 ) -> tuple[Scoring | None, str]:
     """The scoring, or why there is none."""
-    values, source = _raw_scores(runs, methods)
+    raw = _raw_scores(runs, methods)
+    values = raw.values
     scored = [k for k, value in enumerate(values) if value is not None]
     left_out = [names[k] for k, value in enumerate(values) if value is None]
     if not scored:
@@ -61,7 +62,7 @@ def score(
         if by_task:
             scores[method] = {task: np.array(by_task[task]) for task in sorted(by_task)}
     has_repeated = _has_repeated_seeds(runs, methods, scored)
-    return _scoring(source, is_normalised, scores, left_out, has_repeated), ""
+    return _scoring(raw, is_normalised, scores, left_out, has_repeated), ""
 
 
 def _has_repeated_seeds(
@@ -78,7 +79,7 @@ def _has_repeated_seeds(
 
 
 def _scoring(
-    source: str,
+    raw: RawScores,
     is_normalised: bool,
     scores: Mapping[str, statistics.Scores],
     left_out: Sequence[str],
@@ -104,7 +105,8 @@ def _scoring(
     elif has_repeated_seeds and len(scores) > 1:
         verdict = Verdict(None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
     else:
-        verdict = statistics.verdict(scores)
+        verdict = statistics.verdict(scores, f"the {'normalised ' if is_normalised else ''}{raw.what}")
+    source = f"{raw.what}{raw.details}"
     return Scoring(source, is_normalised, scores, aggregates, improvement, why_uncertain, verdict, left_out)
 
 
@@ -118,10 +120,16 @@ def _aggregates(scores: Mapping[str, statistics.Scores], is_normalised: bool) ->
     return [name for name in statistics.AGGREGATES if name not in dropped]
 
 
-def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> tuple[list[float | None], str]:
-    """The score of each finished run, and its source: unseen levels if every method with finished runs has such an
-    evaluation, else training.
-    """
+class RawScores(NamedTuple):
+    """The score of each finished run; what it is, in words, and more about it."""
+
+    values: Sequence[float | None]
+    what: str
+    details: str
+
+
+def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> RawScores:
+    """From unseen levels if every method with finished runs has such an evaluation, else from training."""
     results = [
         run.evaluation.results["test"]
         if run.is_finished and run.evaluation is not None and "test" in run.evaluation.results
@@ -135,6 +143,7 @@ def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]
         have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
         where = "on unseen levels" if have_unseen else "in evaluation"
         values = [None if result is None else float(result["reward_mean"]) for result in results]
-        return values, f"mean reward {where}, {counts} episodes per run"
-    source = "mean reward of the last 100 training episodes (not every method has an evaluation on unseen levels)"
-    return [run.summary.get("final_reward") if run.is_finished else None for run in runs], source
+        return RawScores(values, f"mean reward {where}", f", {counts} episodes per run")
+    rewards = [run.summary.get("final_reward") if run.is_finished else None for run in runs]
+    why = " (not every method has an evaluation on unseen levels)"
+    return RawScores(rewards, "mean reward of the last 100 training episodes", why)
