@@ -201,6 +201,18 @@ def test_an_interval_is_in_brackets_wherever_it_is(pair, tmp_path):
         assert "(6.50 to 7.50)" not in text
 
 
+def test_a_single_episode_is_one_episode_and_says_why_it_has_no_interval(pair):
+    for run, episodes in zip(pair, (1, 30), strict=True):
+        (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, episodes=episodes)))
+    comparison = compared(list(pair))
+    for text in (report_text(comparison), page_text(comparison, "page")):
+        assert "7.00, 1 episode (no interval below 20)" in text
+        assert "7.00 [6.50, 7.50], 30 episodes" in text
+        assert "sequential_1h: sampled actions, 1 episode; parallel_1h: sampled actions, 30 episodes" in text
+    (pair[1] / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, episodes=1)))
+    assert compared(list(pair)).scoring.source.endswith(", 1 episode per run")
+
+
 def test_the_report_of_one_method_begins_with_its_result_and_compares_nothing(seeds):
     comparison = compared(seeds[2:])
     assert headline(comparison)[1].startswith(

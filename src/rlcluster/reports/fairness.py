@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlcluster.reports.words import joined
 from rlcluster.runs.machines import machine_text
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.loading import flatten
 from rlcluster.settings.schema import BUDGETS
+from rlcluster.system.console import counted
 
 LOAD_TOLERANCE = 0.1  # share of the machine's cores: a smaller difference in background load is ignored
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
@@ -118,7 +120,8 @@ def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | Non
         assert run.evaluation is not None
         kind = "greedy actions" if run.evaluation.deterministic else "sampled actions"
         episodes = sorted({int(result["episodes"]) for result in run.evaluation.results.values()})
-        return f"{kind}, {' and '.join(map(str, episodes))} episodes"
+        counts = counted(episodes[0], "episode") if len(episodes) == 1 else f"{joined(map(str, episodes))} episodes"
+        return f"{kind}, {counts}"
 
     evaluated = [(run, name) for run, name in zip(runs, names, strict=True) if run.evaluation is not None]
     listed = _listed([run for run, _ in evaluated], [name for _, name in evaluated], describe)

@@ -10,6 +10,7 @@ from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.spreads import MISSING
 from rlcluster.reports.statistics import MIN_EPISODES
 from rlcluster.runs.reader import RecordedRun
+from rlcluster.system.console import counted
 
 
 class Group(NamedTuple):
@@ -117,20 +118,23 @@ def episodes_text(group: Group, levels: str) -> str:
     )
     if not counts:
         return ""
-    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{span} episodes{' each' if len(group.runs) > 1 else ''}"
+    span = counted(counts[0], "episode") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} episodes"
+    return f"{span}{' each' if len(group.runs) > 1 else ''}"
 
 
 def evaluated_text(run: RecordedRun, levels: str) -> str:
-    """`6.13 [5.57, 6.67], 300 episodes`: with the 95 % interval of the mean over enough episodes."""
+    """`6.13 [5.57, 6.67], 300 episodes`: with the 95 % interval of the mean over enough episodes;
+    `6.13, 1 episode (no interval below 20)` of fewer.
+    """
     if run.evaluation is None or levels not in run.evaluation.results:
         return MISSING
     result = run.evaluation.results[levels]
     low, high = result.get("reward_interval_95") or (None, None)
     is_certain = low is not None and result["episodes"] >= MIN_EPISODES
     interval = f" [{low:.2f}, {high:.2f}]" if is_certain else ""
+    why = f" (no interval below {MIN_EPISODES})" if result["episodes"] < MIN_EPISODES else ""
     actions = ", greedy actions" if run.evaluation.deterministic else ""
-    return f"{result['reward_mean']:.2f}{interval}, {result['episodes']} episodes{actions}"
+    return f"{result['reward_mean']:.2f}{interval}, {counted(result['episodes'], 'episode')}{why}{actions}"
 
 
 def speedup(group: Group, first: Group) -> float | None:

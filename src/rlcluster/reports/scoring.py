@@ -15,6 +15,7 @@ from rlcluster.reports.statistics import Estimate, Interval, Verdict
 from rlcluster.runs.metrics import Column
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.games import procgen_game
+from rlcluster.system.console import counted
 
 AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
 
@@ -139,11 +140,11 @@ def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]
     finished = [[k for k in positions if runs[k].is_finished] for positions in methods.values()]
     if any(results) and all(any(results[k] for k in positions) for positions in finished if positions):
         episodes = sorted({int(result["episodes"]) for result in results if result is not None})
-        counts = f"{episodes[0]}" if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]}"
+        counts = counted(episodes[0], "episode") if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]} episodes"
         have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
         where = "on unseen levels" if have_unseen else "in evaluation"
         values = [None if result is None else float(result["reward_mean"]) for result in results]
-        return RawScores(values, f"mean reward {where}", f", {counts} episodes per run")
+        return RawScores(values, f"mean reward {where}", f", {counts} per run")
     rewards = [run.summary.get("final_reward") if run.is_finished else None for run in runs]
     why = " (not every method has an evaluation on unseen levels)"
     return RawScores(rewards, "mean reward of the last 100 training episodes", why)

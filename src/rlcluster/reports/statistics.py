@@ -158,9 +158,9 @@ class Verdict(NamedTuple):
 
 
 def verdict(methods: Mapping[str, Scores], what: str = "the score", seed: int = 0) -> Verdict:
-    """Compares the method with the highest IQM of `what` was scored with every other: both must have enough runs, the
-    interval of its probability of improvement must lie above 0.5, and the permutation test's p-value must be at most
-    5 %.
+    """Compares the method with the highest IQM with every other; `what` was scored, in words. Both must have enough
+    runs, the interval of its probability of improvement must lie above 0.5, and the permutation test's p-value must be
+    at most 5 %.
     """
     if len(methods) < 2:
         return Verdict(None, _alone_text(methods, what))
