@@ -24,6 +24,7 @@ from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import Line, method_curve
 from rlcluster.reports.methods import group_methods
 from rlcluster.reports.page import page_text
+from rlcluster.reports.score_table import csv_text, score_tables
 from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState
@@ -825,6 +826,40 @@ def test_all_machines_and_versions_of_a_resumed_run_are_named(tmp_path):
     assert own.startswith("two: it was resumed on another machine at update 5")
     assert "one: a processor, 2 cores allowed; two: a processor, 2 cores allowed, then another, 8 cores" in machines
     assert "two: rlcluster 1 (no commit), torch 2, then rlcluster 1 (no commit), torch 3." in versions
+
+
+@pytest.fixture
+def cores(tmp_path: Path) -> list[Path]:
+    """A method on 1 core and one on 2, two seeds each."""
+    runs = []
+    for mode, num_cores in (("sequential", 1), ("parallel", 2)):
+        for seed in (1, 2):
+            run = write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, REWARDS)
+            summary = json.loads((run / "benchmark_metrics.json").read_text())
+            (run / "benchmark_metrics.json").write_text(json.dumps(summary | {"num_cores": num_cores}))
+            runs.append(run)
+    return runs
+
+
+def test_speeds_on_different_numbers_of_cores_are_named(cores, pair):
+    (warning,) = warned(*cores)
+    assert warning == (
+        "The runs' speeds were measured on different numbers of cores, so steps/s, speed-up and minutes compare "
+        "methods and cores together: sequential_1, sequential_2: 1 core; parallel_1, parallel_2: 2 cores."
+    )
+    assert warned(*pair) == []
+
+
+def test_cores_are_beside_the_speeds_where_they_differ(cores, pair):
+    tables = score_tables(compared(cores))
+    assert tables[0].headings[-3:] == ["cores", "steps/s", "minutes"]
+    assert [line[-3] for line in tables[0].rows] == ["1", "2"]
+    page = page_text(compared(cores), "page")
+    assert '<th scope="col">cores</th><th scope="col">steps/s</th>' in page
+    assert "cores" not in score_tables(compared(list(pair)))[0].headings
+    assert '<th scope="col">cores</th><th scope="col">steps/s</th>' not in page_text(compared(list(pair)), "page")
+    first, second = csv.DictReader(io.StringIO(csv_text(score_tables(compared(list(pair))))))
+    assert (first["cores"], second["cores"]) == ("2", "2")  # always in the CSV
 
 
 def test_different_background_load_is_named(tmp_path, pair):

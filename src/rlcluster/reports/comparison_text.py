@@ -10,6 +10,7 @@ from rlcluster.reports.efficiency import unfinished_tasks
 from rlcluster.reports.fairness import Difference
 from rlcluster.reports.groups import (
     Group,
+    cores_spread,
     episodes_text,
     evaluated,
     evaluated_text,
@@ -24,7 +25,7 @@ from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.score_table import game_table
 from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
-from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text
+from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text, spread_text
 from rlcluster.reports.words import joined
 from rlcluster.system.console import counted
 
@@ -264,7 +265,7 @@ def _hours(group: Group) -> str:
 
 
 def _cores(group: Group, first: Group) -> str:
-    return mean_text(group.values(lambda run: float(run.cores)), ".0f")
+    return spread_text(cores_spread(group), ".0f")
 
 
 def _summary_cell(name: str, form: str) -> Callable[[Group, Group], str]:

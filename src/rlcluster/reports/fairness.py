@@ -45,7 +45,7 @@ def _network(run: RecordedRun) -> str | None:
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
     """Everything a reader must know before trusting the metrics; the runs' own warnings first."""
     own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
-    checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
+    checks = (_machines, _cores, _versions, _load, _games, _networks, _budgets, _evaluations)
     return own + [warning for check in checks if (warning := check(runs, names)) is not None]
 
 
@@ -55,6 +55,14 @@ def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
     listed = _listed(runs, names, describe)
     return listed and f"The runs used different machines, so their speeds are not comparable: {listed}."
+
+
+def _cores(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    listed = _listed(runs, names, lambda run: counted(run.cores, "core"))
+    return listed and (
+        "The runs' speeds were measured on different numbers of cores, so steps/s, speed-up and minutes compare "
+        f"methods and cores together: {listed}."
+    )
 
 
 def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.spreads import MISSING
+from rlcluster.reports.spreads import MISSING, Spread, spread_of
 from rlcluster.reports.statistics import MIN_EPISODES
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.system.console import counted
@@ -101,6 +101,16 @@ def evaluated(levels: str) -> Callable[[RecordedRun], float | None]:
 
 def gap(run: RecordedRun) -> float | None:
     return run.evaluation.gap if run.evaluation is not None else None
+
+
+def cores_spread(group: Group) -> Spread | None:
+    """The cores of its runs, which mostly have the same."""
+    cores = [run.cores for run in group.runs]
+    return Spread(cores[0]) if len(set(cores)) == 1 else spread_of(cores)
+
+
+def have_different_cores(groups: Sequence[Group]) -> bool:
+    return len({run.cores for group in groups for run in group.runs}) > 1
 
 
 def minutes(run: RecordedRun) -> float:

@@ -23,11 +23,13 @@ from rlcluster.reports.comparison_text import (
 from rlcluster.reports.curves import PHASES, phase_seconds
 from rlcluster.reports.groups import (
     Group,
+    cores_spread,
     evaluated,
     evaluated_text,
     gap,
     groups_by_task,
     groups_of,
+    have_different_cores,
     minutes,
     speedup,
     summary_value,
@@ -145,6 +147,7 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         "unseen levels": _levels_cell("test"),
         "training levels": _levels_cell("train"),
         "final reward": _reward_cell("final_reward"),
+        **({"cores": lambda group: spread_text(cores_spread(group), ".0f")} if have_different_cores(groups) else {}),
         "steps/s": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
         "speed-up": lambda group: _times(speedup(group, groups[0])),
         "minutes": lambda group: mean_text(group.values(minutes), ".1f"),

@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.groups import Group, evaluated, groups_of, groups_of_task, minutes, speedup, summary_value
+from rlcluster.reports.groups import (
+    Group,
+    cores_spread,
+    evaluated,
+    groups_of,
+    groups_of_task,
+    have_different_cores,
+    minutes,
+    speedup,
+    summary_value,
+)
 from rlcluster.reports.headline import SEPARATOR, setup_text
 from rlcluster.reports.scoring import AGGREGATE_TITLES
 from rlcluster.reports.spreads import NUMBERS, Spread, estimate_spread, spread_of, spread_text
@@ -113,6 +123,7 @@ def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
         return [spread_of(group.values(value)) for group in groups]
 
     ratios = [speedup(group, groups[0]) for group in groups]
+    yield Column("cores", [cores_spread(group) for group in groups], ".0f", have_different_cores(groups))
     yield Column("steps/s", means(summary_value("average_fps")), ",.0f")
     yield Column("speed-up", [None if ratio is None else Spread(ratio) for ratio in ratios], ".2f", is_for_print=False)
     yield Column("minutes", means(minutes), ".1f")
