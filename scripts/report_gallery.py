@@ -200,7 +200,7 @@ def main() -> None:
         sets = sets_of_runs(Path(folder))
         for name, runs in sets.items():
             output = options.output / name
-            formats = ["--format", "png,pdf,svg,csv,md,tex", "--panels", "main,diagnostics,seeds"]
+            formats = ["--format", "png,pdf,svg,csv,md,tex", "--panels", "main,core-hours,diagnostics,seeds"]
             if rlcluster(["compare", *map(str, runs), "--reference", "--output", str(output), *formats]) != 0:
                 raise SystemExit(f"compare failed for {name}")
             pages.append(output / "comparison.html")

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rlcluster.cli import main
-from rlcluster.reports.comparison import compare, run_names
+from rlcluster.reports.comparison import Options, compare, run_names
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
@@ -422,9 +422,39 @@ def test_a_pdf_has_fonts_that_publishers_accept(seeds, tmp_path):
 
 
 def test_every_set_of_panels_that_the_flag_knows_can_be_drawn(seeds, tmp_path):
-    for panels in ("main", "diagnostics", "seeds"):
+    for panels in ("main", "diagnostics", "core-hours", "seeds"):
         draw_comparison(compared(seeds), [tmp_path / f"{panels}.png"], [panels])
         assert (tmp_path / f"{panels}.png").exists()
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """Figures, instead of being saved."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("rlcluster.reports.drawing._save", lambda figure, paths: figures.append(figure))
+    return figures
+
+
+def test_curves_by_core_hours_can_be_drawn(cores, tmp_path, drawn):
+    assert main(["compare", *map(str, cores), "--panels", "core-hours", "--output", str(tmp_path)]) == 0
+    reward, timesteps = drawn[0].subfigs[0].axes
+    assert (reward.get_title(), timesteps.get_title()) == (
+        "Episode reward by core-hours",
+        "Timesteps against core-hours",
+    )
+    assert reward.get_xlabel() == timesteps.get_xlabel() == "core-hours"
+    ends = [line.get_xdata()[-1] * 3600 for line in timesteps.lines]
+    assert ends == pytest.approx([12.0, 24.0])  # 12 seconds on 1 core and on 2
+
+
+def test_the_legend_has_the_curves_of_all_panels(tmp_path, published, drawn):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    runs = [write_run(tmp_path / f"{k}", {**FAST_RECIPE, "env.seed": str(k)}, [7.0] * 800) for k in range(2)]
+    comparison = compared(runs, options=Options(with_reference=True))
+    draw_comparison(comparison, [], ["diagnostics", "main"])
+    (legend,) = drawn[0].subfigs[0].legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert sorted(names) == ["OpenAI's PPO", "PPO_Sequential (2 runs)", "ours: ppo_fast, 1 seed"]
 
 
 def test_nothing_touches_the_frame():

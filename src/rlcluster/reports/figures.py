@@ -1,7 +1,8 @@
 """Figures: the panels of a comparison or of one run, drawn for print.
 
 Sets of panels, chosen by --panels: `main` (reward by steps and by wall-clock, speed, timesteps against wall-clock),
-`diagnostics` (losses, entropy, KL, explained variance, action information) and `seeds` (main, with a line per run).
+`diagnostics` (losses, entropy, KL, explained variance, action information), `core-hours` (reward and timesteps by
+core-hours) and `seeds` (main, with a line per run).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ NOTE_CHARACTERS = 110  # in a line below the panels
 MAIN_HEIGHT, SMALL_HEIGHT, LEGEND_HEIGHT, TITLE_HEIGHT = 2.1, 1.6, 0.18, 0.25  # inches, of a row
 TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 STEP_UNITS = ((1e6, 1e6, "millions"), (1e4, 1e3, "thousands"), (0.0, 1.0, ""))
+
+AXIS_NAMES: dict[Axis, str] = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
 
 CurveOf = Callable[[str, Axis, str | None], MethodCurve | None]  # quantity, axis, task (None: all together)
 
@@ -81,6 +84,7 @@ def draw_comparison(comparison: Comparison, paths: Sequence[Path], panels: Seque
     sections = {
         "main": Section(None, main, methods, 2, MAIN_HEIGHT),
         "diagnostics": Section("Diagnostics", _diagnostic_panels(), methods, 3, SMALL_HEIGHT),
+        "core-hours": Section("By core-hours", _core_hours_panels(comparison), methods, 2, MAIN_HEIGHT),
         "seeds": Section("Single runs", main, runs, 2, MAIN_HEIGHT),
     }
     _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, comparison.key_lines)
@@ -109,13 +113,19 @@ def draw_run(
 
 
 def _main_panels(comparison: Comparison) -> list[Panel]:
+    return [*_reward_panels(comparison, ("steps", "seconds")), *_timed_panels()[1:]]
+
+
+def _core_hours_panels(comparison: Comparison) -> list[Panel]:
+    return [*_reward_panels(comparison, ("core_hours",)), Panel("timesteps", "core_hours")]
+
+
+def _reward_panels(comparison: Comparison, axes: Sequence[Axis]) -> list[Panel]:
     """Rewards of several games share an axis if all can be normalised; else each game has its own panels."""
     tasks: list[str | None] = [None]
     if len(comparison.tasks) > 1 and not is_normalised(comparison):
         tasks = list(comparison.tasks)
-    axes: tuple[Axis, Axis] = ("steps", "seconds")
-    rewards = [Panel("reward", axis, task, is_normalised(comparison)) for task in tasks for axis in axes]
-    return [*rewards, *_timed_panels()[1:]]
+    return [Panel("reward", axis, task, is_normalised(comparison)) for task in tasks for axis in axes]
 
 
 def _timed_panels() -> list[Panel]:
@@ -177,11 +187,19 @@ def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: S
         figure.suptitle(escaped(title))
         parts = figure.subfigures(len(sections), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
-        handles, labels = parts[0].axes[0].get_legend_handles_labels()
-        if len(labels) > 1:
-            parts[0].legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
+        entries = _legend_entries([axis for part in parts for axis in part.axes])
+        if len(entries) > 1:
+            parts[0].legend(
+                list(entries.values()), list(entries), loc="outside upper center", ncols=columns, handlelength=3
+            )
         note = "\n".join([*wrap(_note(drawn), NOTE_CHARACTERS), *map(escaped, key)])
         figure.supxlabel(note, fontsize="medium", color="#444444")
+
+
+def _legend_entries(axes: Sequence[Axes]) -> dict[str, Any]:
+    """label -> its line, of all panels: published curves are in some only."""
+    found = [axis.get_legend_handles_labels() for axis in axes]
+    return {name: handle for handles, labels in reversed(found) for handle, name in zip(handles, labels, strict=True)}
 
 
 def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:
@@ -249,7 +267,9 @@ def _draw_panel(axis: Axes, panel: Panel, series: Sequence[Series]) -> list[Meth
 def _panel_title(panel: Panel) -> str:
     title = QUANTITIES[panel.quantity].title
     if panel.quantity == "reward":
-        title += " by steps" if panel.axis == "steps" else " by wall-clock"
+        title += f" by {AXIS_NAMES[panel.axis]}"
+    elif panel.axis == "core_hours":
+        title = title.replace("wall-clock", "core-hours")
     return f"{title}: {panel.task}" if panel.task is not None else title
 
 
