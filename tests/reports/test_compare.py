@@ -24,7 +24,7 @@ from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import Line, method_curve
 from rlcluster.reports.methods import group_methods
 from rlcluster.reports.page import page_text
-from rlcluster.reports.score_table import csv_text, score_tables
+from rlcluster.reports.score_table import csv_text, latex_text, markdown_text, score_tables
 from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState
@@ -145,10 +145,59 @@ def test_methods_are_the_columns_with_means_ranges_and_the_number_of_runs(seeds)
 def test_no_speed_up_is_shown_between_seeds_of_a_method(seeds):
     comparison = compared(seeds)
     text = table_text(comparison, per_run=True)
-    assert row(text, "Speedup (vs. the first)") == ["-", "-", "3.00x", "9.00x"]
-    assert row(text, "Efficiency Gain (%)") == ["-", "-", "200.0%", "800.0%"]
+    assert row(text, "Speedup (vs. the first)") == ["-"] * 4  # nor versus one of them
+    assert row(text, "Efficiency Gain (%)") == ["-"] * 4
+    assert "Speedup" not in report_text(comparison, per_run=True)
     ratios = re.findall(r"<td>([^<]*)×</td>", page_text(comparison, "page", per_run=True))
-    assert ratios == ["3.00", "3.00", "9.00"]  # of methods, then of single runs
+    assert ratios == ["3.00"]  # of methods
+
+
+def test_tables_of_single_runs_have_a_row_for_each_and_no_speed_up(seeds, two_games, tmp_path):
+    out = tmp_path / "out"
+    assert main(["compare", *map(str, seeds), "--per-run", "--format", "csv,md,tex", "--output", str(out)]) == 0
+    rows = list(csv.DictReader(io.StringIO((out / "comparison.csv").read_text())))
+    assert [one["run"] for one in rows] == ["sequential_1", "sequential_3", "parallel_1", "parallel_3"]
+    assert [one["final reward"] for one in rows] == ["6.0", "8.0", "7.0", "9.0"]
+    assert "speed-up" not in rows[0]
+    markdown, latex = ((out / f"comparison.{suffix}").read_text() for suffix in ("md", "tex"))
+    assert "| run | final reward | steps/s | minutes |\n|---|---:|---:|---:|\n| sequential_1 | 6.00 |" in markdown
+    assert "Means over runs" not in markdown
+    assert latex.count(r"\begin{tabular}{lrrr}") == 1
+    headings = score_tables(compared(two_games), per_run=True)[0].headings
+    assert headings[:3] == ["game", "run", "unseen levels"]
+
+
+def test_text_columns_are_aligned_to_the_left(two_games):
+    by_method, by_game = (latex_text([table]) for table in score_tables(compared(two_games)))
+    assert r"\begin{tabular}{lrr" in by_method
+    assert r"\begin{tabular}{llrrr}" in by_game  # game, method; runs, unseen levels, training levels
+    assert "|---|---|---:|---:|---:|" in markdown_text(score_tables(compared(two_games)))
+
+
+def test_a_caption_explains_the_notation_that_its_table_has_and_no_more(pair, seeds, tmp_path):
+    (alone,), (few,) = (score_tables(compared(list(runs))) for runs in (pair, seeds))
+    assert "parentheses" not in alone.caption
+    assert "Means" not in alone.caption
+    assert few.caption.endswith("Means over runs; in parentheses the lowest and the highest run.")
+    many = [write_run(tmp_path / f"m{k}", {"env.seed": str(k)}, [*REWARDS, 5.0 + k % 2]) for k in range(5)]
+    assert score_tables(compared(many))[0].caption.endswith("Means over runs; in brackets a 95 % interval.")
+    assert table_text(compared(many)).endswith("Means over runs; in brackets a 95 % interval.")
+
+
+def test_scores_name_runs_where_the_other_tables_do(pair):
+    comparison = compared(list(pair))
+    page, lines = page_text(comparison, "page"), score_lines(comparison)
+    assert page.count('<th scope="row">sequential_1h</th>') == page.count('<th scope="row">parallel_1h</th>') >= 3
+    assert '<th scope="row">PPO_Parallel</th>' not in page
+    assert any(line.startswith("  parallel_1h (1 run, 1 game): IQM 0.600") for line in lines)
+
+
+def test_the_facts_of_machines_have_readable_names(pair):
+    page = page_text(compared(list(pair)), "page")
+    for name in ("processor", "cores that the run may use", "commit of rlcluster"):
+        assert f'<th scope="row">{name}</th>' in page
+    for key in ("cpu_model", "cores_allowed", "git_commit"):
+        assert key not in page
 
 
 def test_five_runs_of_a_method_have_an_interval_instead_of_a_range(tmp_path):
@@ -295,13 +344,13 @@ def test_figures_and_tables_are_written_in_every_format(seeds, tmp_path):
         *("PPO_Sequential", "", "PPO_Parallel", "2"),
     )
     assert float(second["speed-up"]) == pytest.approx(3.0)
-    columns = ("end of training", "end of training, low", "end of training, high")
+    columns = ("final reward", "final reward, low", "final reward, high")
     assert [float(second[name]) for name in columns] == [8.0, 7.0, 9.0]
     assert second["low and high"] == "lowest and highest run"
     assert "| PPO_Parallel | 2 | 0.600 | 8.00 (7.00 to 9.00) |" in (out / "comparison.md").read_text()
     latex = (out / "comparison.tex").read_text()
     assert r"PPO\_Parallel & 2 & 0.600 & 8.00 (7.00 to 9.00)" in latex
-    assert latex.count("&") == 3 * 5  # method, runs, IQM, end of training, steps/s, minutes
+    assert latex.count("&") == 3 * 5  # method, runs, IQM, final reward, steps/s, minutes
 
 
 def test_several_games_have_a_row_for_each_method_and_game_in_every_table(tmp_path):

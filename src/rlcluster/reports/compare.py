@@ -98,7 +98,7 @@ def write(comparison: Comparison, outputs: Outputs, title: str, shown: Shown | N
     write_atomically(outputs.report, report_text(comparison, shown.titles, shown.per_run).encode())
     write_atomically(outputs.page, _page(comparison, title, shown).encode())
     write_json(outputs.data, as_data(comparison))
-    tables = score_tables(comparison)
+    tables = score_tables(comparison, shown.per_run)
     for path in outputs.tables:
         write_atomically(path, WRITERS[path.suffix](tables).encode())
 

@@ -25,7 +25,7 @@ from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.score_table import game_table
 from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
-from rlcluster.reports.spreads import MISSING, NUMBERS, estimate_text, mean_text, spread_text
+from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, notation, spread_text
 from rlcluster.reports.words import joined
 from rlcluster.system.console import counted
 
@@ -73,7 +73,9 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_
             lines += [_line(_row_title(row, names), own[block], column) for row, own in rows]
         lines.append("=" * width)
     lines += by_game_lines(comparison, groups)
-    lines += [NUMBERS] if any(len(group.runs) > 1 for group in groups) else []
+    shown = [*(cell for rows in cells.values() for _, row in rows for cell in row), *lines]
+    notes = notation(shown, are_means=any(len(group.runs) > 1 for group in groups))
+    lines += [notes] if notes else []
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -103,7 +105,7 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per
     for group in groups:
         lines += ["", f"{group.title} training".upper(), thin, *group_lines(group)]
     if by_game := by_game_lines(comparison, groups):
-        lines += ["", "REWARDS BY GAME", thin, *by_game[2:-1], "", NUMBERS]
+        lines += ["", "REWARDS BY GAME", thin, *by_game[2:-1]]
     if against_first := _against_first(groups):
         lines += ["", "COMPARISON", thin, *against_first]
     lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
@@ -153,7 +155,7 @@ def _reward_lines(group: Group) -> list[str]:
 def score_lines(comparison: Comparison, per_run: bool = False) -> list[str]:
     """Aggregates, verdict, efficiency, time to threshold and the published scores."""
     scoring = comparison.scoring
-    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring, comparison.excluded)
+    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(comparison, scoring)
     groups = groups_by_task(comparison, per_run)
     lines += ["", f"{EFFICIENCY}, by steps, wall-clock and core-hours:", *efficiency_notes(comparison)]
     lines += [f"  {group.title}: {', '.join(efficiency_texts(comparison, group))}" for group in groups]
@@ -216,17 +218,17 @@ def arrival_of(comparison: Comparison, group: Group) -> Arrival | None:
     return Arrival(threshold, len(times), len(rows), *means)
 
 
-def _scoring_lines(scoring: Scoring, excluded: Sequence[str]) -> list[str]:
+def _scoring_lines(comparison: Comparison, scoring: Scoring) -> list[str]:
     kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
     for method, aggregates in scoring.aggregates.items():
         scores = scoring.scores[method]
         runs, games = counted(sum(map(len, scores.values())), "run"), counted(len(scores), "game")
         shown = [f"{AGGREGATE_TITLES[name]} {estimate_text(value)}" for name, value in aggregates.items()]
-        lines.append(f"  {method} ({runs}, {games}): {', '.join(shown)}")
+        lines.append(f"  {comparison.title_of(method)} ({runs}, {games}): {', '.join(shown)}")
     lines += [scoring.why_uncertain] if scoring.why_uncertain else []
-    if excluded:
-        lines.append(f"Excluded, without a score: {', '.join(excluded)}.")
+    if comparison.excluded:
+        lines.append(f"Excluded, without a score: {', '.join(comparison.excluded)}.")
     return [*lines, scoring.verdict.text]
 
 
@@ -331,7 +333,7 @@ PARTS = (
 
 def _against_first(groups: Sequence[Group]) -> list[str]:
     first, lines = groups[0], []
-    for group in groups[1:]:
+    for group in [group for group in groups[1:] if speedup(group, first) is not None]:
         prefix = "" if len(groups) == 2 else f"{group.title}, "
         lines.append(f"{prefix}Speedup (FPS): {_times(speedup(group, first))}")
         lines.append(f"{prefix}Efficiency Gain: {_gain(group, first)}")

@@ -189,17 +189,19 @@ def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: S
         drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
         entries = _legend_entries([axis for part in parts for axis in part.axes])
         if len(entries) > 1:
-            parts[0].legend(
-                list(entries.values()), list(entries), loc="outside upper center", ncols=columns, handlelength=3
-            )
+            lines, names = list(entries.values()), list(entries)
+            parts[0].legend(lines, names, loc="outside upper center", ncols=columns, handlelength=3)
         note = "\n".join([*wrap(_note(drawn), NOTE_CHARACTERS), *map(escaped, key)])
         figure.supxlabel(note, fontsize="medium", color="#444444")
 
 
 def _legend_entries(axes: Sequence[Axes]) -> dict[str, Any]:
     """label -> its line, of all panels: published curves are in some only."""
-    found = [axis.get_legend_handles_labels() for axis in axes]
-    return {name: handle for handles, labels in reversed(found) for handle, name in zip(handles, labels, strict=True)}
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for line, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, line)
+    return entries
 
 
 def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:

@@ -23,6 +23,7 @@ class Group(NamedTuple):
     positions: Sequence[int]
     runs: Sequence[RecordedRun]
     num_unfinished: int = 0  # further runs
+    is_one_of_several: bool = False  # a run of a method that has others
 
     @property
     def count_text(self) -> str:
@@ -46,13 +47,19 @@ def groups_of(comparison: Comparison, per_run: bool = False, titles: Sequence[st
     """The methods, or the single runs; `titles` replace the names of single runs."""
     if per_run or titles is not None:
         names = titles or comparison.names
-        return [Group(names[k], comparison.method_of(k), [k], [run]) for k, run in enumerate(comparison.runs)]
+        return [_group_of_run(comparison, names[k], k) for k in range(len(comparison.runs))]
     groups = []
     for title, (method, positions) in zip(comparison.method_titles, comparison.methods.items(), strict=True):
         shown = comparison.finished(method)
         runs = [comparison.runs[k] for k in shown]
         groups.append(Group(title, method, shown, runs, len(positions) - len(shown)))
     return groups
+
+
+def _group_of_run(comparison: Comparison, name: str, k: int) -> Group:
+    method = comparison.method_of(k)
+    is_one_of_several = len(comparison.methods[method]) > 1
+    return Group(name, method, [k], [comparison.runs[k]], is_one_of_several=is_one_of_several)
 
 
 def groups_by_task(comparison: Comparison, per_run: bool = False) -> list[Group]:
@@ -149,11 +156,11 @@ def evaluated_text(run: RecordedRun, levels: str) -> str:
 
 def speedup(group: Group, first: Group) -> float | None:
     """Average steps/s divided by that of the first group: the geometric mean of the ratios on their common games. None
-    within a method: its runs differ by chance.
+    within a method, and of or versus one of several seeds: they differ by chance.
     """
     own, base = _speeds(group), _speeds(first)
     ratios = [own[task] / base[task] for task in own if task in base]
-    if group.method == first.method or not ratios:
+    if group.method == first.method or group.is_one_of_several or first.is_one_of_several or not ratios:
         return None
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
