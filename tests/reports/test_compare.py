@@ -506,6 +506,31 @@ def test_the_legend_has_the_curves_of_all_panels(tmp_path, published, drawn):
     assert sorted(names) == ["OpenAI's PPO", "PPO_Sequential (2 runs)", "ours: ppo_fast, 1 seed"]
 
 
+def test_published_curves_of_two_games_are_drawn_on_their_own_panels(tmp_path, published, drawn):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    games = "coinrun", "maze", "CartPole-v1"  # the last one has no range, so each game has panels of its own
+    runs = [write_run(tmp_path / game, {"env.name": game, "training.n_epochs": "1"}, [7.0] * 800) for game in games]
+    draw_comparison(compared(runs, options=Options(with_reference=True)), [], ["main"])
+    grey = {
+        axis.get_title(): [line.get_label() for line in axis.lines if line.get_color() == "#555555"]
+        for axis in drawn[0].subfigs[0].axes
+        if axis.lines and " by steps" in axis.get_title()
+    }
+    assert grey == {
+        "Episode reward by steps: CartPole-v1": [],
+        "Episode reward by steps: coinrun": ["ours: ppo_fast, 1 seed", "OpenAI's PPO"],
+        "Episode reward by steps: maze": ["OpenAI's PPO"],
+    }
+
+
+def test_the_figure_says_that_published_curves_are_missing_where_games_share_an_axis(two_games, drawn):
+    draw_comparison(compared(two_games, options=Options(with_reference=True)), [], ["main"])
+    draw_comparison(compared(two_games), [], ["main"])
+    first, second = (figure._supxlabel.get_text().replace("\n", " ") for figure in drawn)
+    assert "Published curves are of one game each" in first
+    assert "Published curves" not in second
+
+
 def test_nothing_touches_the_frame():
     axis = Figure().subplots()
     axis.plot([0, 1], [0.0, 2.0])

@@ -7,7 +7,7 @@ core-hours) and `seeds` (main, with a line per run).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,15 +19,16 @@ from rlcluster.reports.curves import DIAGNOSTICS, QUANTITIES, run_curves
 from rlcluster.reports.drawing import escaped, figure_for, label, lift_from_frame, style
 from rlcluster.reports.headline import setup_text
 from rlcluster.reports.method_curves import BAND_TEXTS, IQM_RUNS, Axis, MethodCurve, line_of, method_curve
-from rlcluster.reports.reference_scores import PublishedCurve, curves_until, published_curves
-from rlcluster.reports.statistics import Array
+from rlcluster.reports.reference_scores import OPENAI, PublishedCurve, curves_until, published_curves
 from rlcluster.runs.metrics import Metrics
+from rlcluster.runs.reader import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
 
 DEFAULT_PANELS = ("main", "diagnostics")
+NO_PUBLISHED_CURVES = "Published curves are of one game each, so they are not drawn where several games share an axis."
 MARKERS_PER_CURVE, X_MARGIN = 8, 0.03
 LEGEND_CHARACTERS, SAMPLE_CHARACTERS = 95, 10  # in a row of the legend, of which a sample of a line takes some
 NOTE_CHARACTERS = 110  # in a line below the panels
@@ -87,7 +88,13 @@ def draw_comparison(comparison: Comparison, paths: Sequence[Path], panels: Seque
         "core-hours": Section("By core-hours", _core_hours_panels(comparison), methods, 2, MAIN_HEIGHT),
         "seeds": Section("Single runs", main, runs, 2, MAIN_HEIGHT),
     }
-    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, comparison.key_lines)
+    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, _remarks(comparison))
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """What stands below the panels: the key, and why published curves are missing."""
+    is_without = bool(comparison.references) and is_normalised(comparison)
+    return [*comparison.key_lines, *([NO_PUBLISHED_CURVES] if is_without else [])]
 
 
 def draw_run(
@@ -103,7 +110,7 @@ def draw_run(
     def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
         return method_curve({"": [line_of(curves[quantity], axis, 1)]})
 
-    series = [Series("this run", 0, curve), *_published(published)]
+    series = [Series("this run", 0, curve), *_published({None: published})]
     main = [Panel("reward", "steps"), *_timed_panels()]
     sections = {
         "main": Section(None, main, series, 2, MAIN_HEIGHT),
@@ -294,28 +301,42 @@ def _draw_curve(axis: Axes, curve: MethodCurve, series: Series, x_scale: float, 
 
 
 def _published_series(comparison: Comparison) -> list[Series]:
-    """Of one game, if published scores are wanted: those of several games have no common axis."""
-    if not comparison.references or len(comparison.tasks) > 1:
+    """If published scores are wanted: of each game, on its own panels."""
+    if not comparison.references or is_normalised(comparison):
         return []
-    last_step = max(float(run.metrics["steps_global"][-1]) for run in comparison.runs)
-    found = [curve for curves in published_curves(comparison.runs).values() for curve in curves]
-    return _published(curves_until(found, last_step))
+    if len(comparison.tasks) == 1:
+        return _published({None: _published_curves(comparison.runs)})
+    runs = {task: [run for run in comparison.runs if run.task == task] for task in comparison.tasks}
+    return _published({task: _published_curves(own) for task, own in runs.items()})
 
 
-def _published(curves: Sequence[PublishedCurve]) -> list[Series]:
-    """OpenAI's comes last and has the first style."""
+def _published_curves(runs: Sequence[RecordedRun]) -> list[PublishedCurve]:
+    """Of runs of one task, up to the end of the last one."""
+    last_step = max(float(run.metrics["steps_global"][-1]) for run in runs)
+    return curves_until([curve for curves in published_curves(runs).values() for curve in curves], last_step)
+
+
+def _published(by_task: Mapping[str | None, Sequence[PublishedCurve]]) -> list[Series]:
+    """A series for each name. OpenAI's comes last and has the first style."""
+    found = dict.fromkeys(curve.name for curves in by_task.values() for curve in curves)
+    names = sorted(found, key=lambda name: name == OPENAI)
     return [
-        Series(curve.name, k - len(curves), _reward_by_steps(curve.steps, curve.values))
-        for k, curve in enumerate(curves)
+        Series(
+            name,
+            k - len(names),
+            _reward_by_steps({task: curve for task, own in by_task.items() for curve in own if curve.name == name}),
+        )
+        for k, name in enumerate(names)
     ]
 
 
-def _reward_by_steps(steps: Array, scores: Array) -> CurveOf:
-    """A published curve, which other panels do not have."""
+def _reward_by_steps(by_task: Mapping[str | None, PublishedCurve]) -> CurveOf:
+    """Published curves, which other panels do not have."""
 
     def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
-        if quantity != "reward" or axis != "steps":
+        if quantity != "reward" or axis != "steps" or task not in by_task:
             return None
+        steps, scores = by_task[task].steps, by_task[task].values
         unknown = np.full(len(steps), np.nan)
         return MethodCurve(steps, scores, unknown, unknown, "none", 1)
 
