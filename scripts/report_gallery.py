@@ -102,7 +102,7 @@ def write_run(path: Path, method: Method, seed: int, game: str, updates: int = U
     """A run directory as training leaves it; one with fewer updates has failed."""
     flags = {"env.name": game, "env.seed": str(seed), "training.total_timesteps": str(UPDATES * STEPS)}
     settings = load_settings(method.algorithm, method.mode, flags=flags | dict(method.changes))
-    draw = random.Random(f"{method} {seed} {game}")
+    draw = random.Random(f"{method.algorithm}/{method.mode}{len(method.changes) or ''} {seed} {game}")
     luck = draw.gauss(0, 0.35)
     logs = path / "logs" / settings.log_name
     logs.mkdir(parents=True)

@@ -506,6 +506,12 @@ def test_the_legend_has_the_curves_of_all_panels(tmp_path, published, drawn):
     assert sorted(names) == ["OpenAI's PPO", "PPO_Sequential (2 runs)", "ours: ppo_fast, 1 seed"]
 
 
+def test_a_method_is_in_the_legend_once_where_its_single_runs_are_drawn_too(seeds, drawn):
+    draw_comparison(compared(seeds), [], ["main", "seeds"])
+    (legend,) = drawn[0].subfigs[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["PPO_Sequential (2 runs)", "PPO_Parallel (2 runs)"]
+
+
 def test_published_curves_of_two_games_are_drawn_on_their_own_panels(tmp_path, published, drawn):
     publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
     games = "coinrun", "maze", "CartPole-v1"  # the last one has no range, so each game has panels of its own

@@ -194,7 +194,7 @@ def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: S
         figure.suptitle(escaped(title))
         parts = figure.subfigures(len(sections), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
-        entries = _legend_entries([axis for part in parts for axis in part.axes])
+        entries = _legend_entries([axis for part in parts for axis in part.axes], sections[0].series)
         if len(entries) > 1:
             lines, names = list(entries.values()), list(entries)
             parts[0].legend(lines, names, loc="outside upper center", ncols=columns, handlelength=3)
@@ -202,12 +202,14 @@ def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: S
         figure.supxlabel(note, fontsize="medium", color="#444444")
 
 
-def _legend_entries(axes: Sequence[Axes]) -> dict[str, Any]:
-    """label -> its line, of all panels: published curves are in some only."""
+def _legend_entries(axes: Sequence[Axes], series: Sequence[Series]) -> dict[str, Any]:
+    """label -> its line, from all panels: published curves are in some only."""
+    known = {_label(one.name) for one in series if one.name is not None}
     entries: dict[str, Any] = {}
     for axis in axes:
         for line, name in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(name, line)
+            if name in known:
+                entries.setdefault(name, line)
     return entries
 
 
@@ -236,6 +238,10 @@ def _legend_size(names: Sequence[str]) -> tuple[int, int]:
 def _wrapped(name: str) -> str:
     """A name that a row of the legend can hold."""
     return fill(name, LEGEND_CHARACTERS - SAMPLE_CHARACTERS)
+
+
+def _label(name: str) -> str:
+    return escaped(_wrapped(name))
 
 
 def _note(curves: Sequence[MethodCurve]) -> str:
@@ -295,7 +301,7 @@ def _draw_curve(axis: Axes, curve: MethodCurve, series: Series, x_scale: float, 
     positions, values, low, high = (curve.positions / x_scale, *(part / y_scale for part in curve[1:4]))
     look["markevery"] = [-1] if series.is_thin else max(1, len(positions) // MARKERS_PER_CURVE)
     look |= {"linewidth": 0.6, "alpha": 0.75} if series.is_thin else {}
-    axis.plot(positions, values, label=None if series.name is None else escaped(_wrapped(series.name)), **look)
+    axis.plot(positions, values, label=None if series.name is None else _label(series.name), **look)
     if series.has_band and not np.isnan(low).all():
         axis.fill_between(positions, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
