@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlcluster.cli import main as rlcluster
+from rlcluster.plan import HelperPlan, Plan, RankPlan
 from rlcluster.settings.loading import load_settings
 
-UPDATES, STEPS = 400, 4096  # of a run; per update
+UPDATES, STEPS, CORES = 400, 4096, 2  # of a run; per update; of its machine
 WIDTHS, SCHEMES = (1440, 1280, 400), ("light", "dark")
 
 
@@ -40,15 +41,16 @@ class Method(NamedTuple):
     mode: str
     fps: float
     level: float  # the reward that it reaches
+    phases: tuple[float, float, float]  # shares of rollout, learn and sync in an update; the rest is idle
     changes: tuple[tuple[str, str], ...] = ()  # settings that are not the default
 
 
 METHODS = (
-    Method("ppo", "sequential", 1100.0, 8.4),
-    Method("ppo", "parallel", 1900.0, 8.5),
-    Method("a2c", "parallel", 2100.0, 7.2),
-    Method("impala", "parallel", 2300.0, 8.0),
-    Method("a3c", "parallel", 1500.0, 6.4),
+    Method("ppo", "sequential", 1100.0, 8.4, (0.34, 0.65, 0.0)),
+    Method("ppo", "parallel", 1900.0, 8.5, (0.3, 0.6, 0.09)),
+    Method("a2c", "parallel", 2100.0, 7.2, (0.45, 0.35, 0.18)),
+    Method("impala", "parallel", 2300.0, 8.0, (0.25, 0.74, 0.0)),
+    Method("a3c", "parallel", 1500.0, 6.4, (0.52, 0.4, 0.0)),
 )
 OTHER = METHODS[1]._replace(
     level=7.8,
@@ -66,9 +68,11 @@ def record(update: int, method: Method, draw: random.Random, luck: float) -> dic
     reward = 3 + (method.level + luck - 3) * share + draw.gauss(0, 0.4)
     fps = method.fps * (1 + draw.gauss(0, 0.03))
     seconds = STEPS / fps
+    rollout, learn, sync = method.phases
     return {
         **{"update": update, "steps_global": STEPS * update, "world_size": 2, "fps": fps, "t_iter": seconds},
-        **{"t_rollout": 0.35 * seconds, "t_learn": 0.55 * seconds, "t_sync": 0.06 * seconds},
+        **{"t_rollout": rollout * seconds, "t_learn": learn * seconds, "t_sync": sync * seconds},
+        **({"learner_idle": rollout} if method.algorithm == "impala" else {}),
         **{"loss": 0.1, "policy_loss": -0.02 + draw.gauss(0, 0.005), "value_loss": 0.4 * (1.4 - own * share)},
         **{"entropy": 2.7 - 1.6 * own * share, "action_information": 0.5 * own * share, "clip_frac": 0.1},
         **{"approx_kl": max(0.0, 0.01 * own + draw.gauss(0, 0.002)), "explained_variance": 0.9 * own * share - 0.1},
@@ -79,11 +83,26 @@ def record(update: int, method: Method, draw: random.Random, luck: float) -> dic
     }
 
 
+def plan_of(method: Method, num_envs: int) -> Plan:
+    """Sequential runs have one core, parallel ones two: ranks, an actor beside the learner, or workers."""
+    half = num_envs // 2
+    shares = range(half), range(half, num_envs)
+    if method.mode == "sequential":
+        ranks = [RankPlan(range(num_envs), 1, 1, (), CORES)]
+    elif method.algorithm == "impala":
+        ranks = [RankPlan(range(num_envs), 1, 1, (), CORES, (HelperPlan(range(num_envs), 1, ()),))]
+    elif method.algorithm == "a3c":
+        ranks = [RankPlan(range(num_envs), 1, 1, (), CORES, tuple(HelperPlan(share, 1, ()) for share in shares))]
+    else:
+        ranks = [RankPlan(share, 1, 1, (), CORES, num_peers=2) for share in shares]
+    return Plan(method.algorithm, method.mode, tuple(ranks))
+
+
 def write_run(path: Path, method: Method, seed: int, game: str, updates: int = UPDATES) -> Path:
     """A run directory as training leaves it; one with fewer updates has failed."""
     flags = {"env.name": game, "env.seed": str(seed), "training.total_timesteps": str(UPDATES * STEPS)}
     settings = load_settings(method.algorithm, method.mode, flags=flags | dict(method.changes))
-    draw = random.Random(f"{method} {seed} {game}")
+    draw = random.Random(f"{method.algorithm}/{method.mode}{len(method.changes) or ''} {seed} {game}")
     luck = draw.gauss(0, 0.35)
     logs = path / "logs" / settings.log_name
     logs.mkdir(parents=True)
@@ -93,7 +112,12 @@ def write_run(path: Path, method: Method, seed: int, game: str, updates: int = U
     is_whole = updates == UPDATES
     state = {"state": "finished" if is_whole else "failed", "steps_global": STEPS * updates, "update": updates}
     (path / "run_state.json").write_text(json.dumps(state | {"reason": None if is_whole else "out of memory (rank 1)"}))
-    machine = {"cpu_model": "a processor", "cores_allowed": 2, "versions": {"rlcluster": "0.1.0", "torch": "2.13.0"}}
+    (path / "plan.json").write_text(json.dumps(plan_of(method, settings.env.num_envs).to_dict()))
+    machine = {
+        **{"cpu_model": "a processor", "cores_allowed": CORES, "cores_physical": CORES, "cores_logical": 2 * CORES},
+        **{"num_threads": 1, "memory_total_gb": 8.0, "system": "Linux 6.1 x86_64"},
+        "versions": {"rlcluster": "0.1.0", "torch": "2.13.0"},
+    }
     (path / "machine.json").write_text(json.dumps(machine | {"git_commit": "abcdef0123"}))
     if is_whole:
         results = {
@@ -176,7 +200,7 @@ def main() -> None:
         sets = sets_of_runs(Path(folder))
         for name, runs in sets.items():
             output = options.output / name
-            formats = ["--format", "png,pdf,svg,csv,md,tex", "--panels", "main,diagnostics,seeds"]
+            formats = ["--format", "png,pdf,svg,csv,md,tex", "--panels", "main,core-hours,diagnostics,seeds"]
             if rlcluster(["compare", *map(str, runs), "--reference", "--output", str(output), *formats]) != 0:
                 raise SystemExit(f"compare failed for {name}")
             pages.append(output / "comparison.html")

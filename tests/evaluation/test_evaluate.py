@@ -124,6 +124,11 @@ def test_a_few_episodes_have_no_interval_and_the_results_say_so() -> None:
     assert "95% Confidence Interval of the Mean: not shown below 20 episodes" in results_text(result, "")
 
 
+def test_the_interval_is_shown_in_brackets_as_in_reports() -> None:
+    result = summarise(Episodes(np.full(20, 3.0), np.ones(20, np.int64), None, 0.3))
+    assert "95% Confidence Interval of the Mean: [3.00, 3.00]" in results_text(result, "")
+
+
 def test_the_interval_of_the_mean_approaches_that_of_the_normal_distribution() -> None:
     values = np.random.default_rng(1).normal(3, 2, 2000)
     low, high = interval_of(values)

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,28 @@ def test_no_error_bar_reaches_below_zero(tmp_path, monkeypatch):
     write_plots(tmp_path, summarise(rows, 4), load_settings("ppo", "parallel", flags={"env.name": "CartPole-v1"}), 4)
     (bars,) = drawn[0].axes[0].containers[0].lines[2]
     assert bars.get_segments()[0].min() == 0.0
+
+
+def test_the_picture_of_ten_cases_names_each_group_once_and_says_budget_and_cores(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    monkeypatch.setattr("rlcluster.reports.drawing._save", lambda figure, paths: drawn.append(figure))
+    monkeypatch.setattr(cores, "observe", lambda: Cores(4, tuple(Core(k, k) for k in range(4))))
+    rows = [
+        row(ranks, 1, 100.0 * ranks)._replace(scaling=scaling, t_iter=1.0, t_rollout=0.5)
+        for scaling in ("strong", "weak")
+        for ranks in (1, 2, 4, 8, 16)
+    ]
+    flags = {"env.name": "CartPole-v1", "training.total_updates": "20", "hardware.num_threads": "1"}
+    write_plots(tmp_path, summarise(rows, 4), load_settings("ppo", "parallel", flags=flags), 4)
+    (figure,) = drawn
+    title = "Scaling of PPO_Parallel · CartPole-v1\n20 updates · 1 repeat · seed 42 · 1 thread per rank · 4 cores"
+    assert figure.get_suptitle() == title
+    figure.draw_without_rendering()
+    labels = [text for is_minor in (False, True) for text in figure.axes[3].get_xticklabels(minor=is_minor)]
+    assert [text.get_text().strip() for text in labels] == [*("1", "2", "4", "8", "16") * 2, "strong", "weak"]
+    for which in (labels[:10], labels[10:]):
+        boxes = [text.get_window_extent() for text in which]
+        assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
 
 def test_a_baseline_of_several_ranks_has_efficiency_but_no_serial_fraction():

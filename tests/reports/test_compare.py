@@ -15,8 +15,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from rlcluster.cli import main
-from rlcluster.reports.comparison import compare, run_names
-from rlcluster.reports.comparison_text import score_lines, table_text
+from rlcluster.reports.comparison import Options, compare, run_names
+from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import lift_from_frame, style
 from rlcluster.reports.fairness import warnings_for
 from rlcluster.reports.figures import draw_comparison
@@ -24,6 +24,7 @@ from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import Line, method_curve
 from rlcluster.reports.methods import group_methods
 from rlcluster.reports.page import page_text
+from rlcluster.reports.score_table import csv_text, latex_text, markdown_text, score_tables
 from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState
@@ -144,10 +145,59 @@ def test_methods_are_the_columns_with_means_ranges_and_the_number_of_runs(seeds)
 def test_no_speed_up_is_shown_between_seeds_of_a_method(seeds):
     comparison = compared(seeds)
     text = table_text(comparison, per_run=True)
-    assert row(text, "Speedup (vs. the first)") == ["-", "-", "3.00x", "9.00x"]
-    assert row(text, "Efficiency Gain (%)") == ["-", "-", "200.0%", "800.0%"]
+    assert row(text, "Speedup (vs. the first)") == ["-"] * 4  # nor versus one of them
+    assert row(text, "Efficiency Gain (%)") == ["-"] * 4
+    assert "Speedup" not in report_text(comparison, per_run=True)
     ratios = re.findall(r"<td>([^<]*)×</td>", page_text(comparison, "page", per_run=True))
-    assert ratios == ["3.00", "3.00", "9.00"]  # of methods, then of single runs
+    assert ratios == ["3.00"]  # of methods
+
+
+def test_tables_of_single_runs_have_a_row_for_each_and_no_speed_up(seeds, two_games, tmp_path):
+    out = tmp_path / "out"
+    assert main(["compare", *map(str, seeds), "--per-run", "--format", "csv,md,tex", "--output", str(out)]) == 0
+    rows = list(csv.DictReader(io.StringIO((out / "comparison.csv").read_text())))
+    assert [one["run"] for one in rows] == ["sequential_1", "sequential_3", "parallel_1", "parallel_3"]
+    assert [one["final reward"] for one in rows] == ["6.0", "8.0", "7.0", "9.0"]
+    assert "speed-up" not in rows[0]
+    markdown, latex = ((out / f"comparison.{suffix}").read_text() for suffix in ("md", "tex"))
+    assert "| run | final reward | steps/s | minutes |\n|---|---:|---:|---:|\n| sequential_1 | 6.00 |" in markdown
+    assert "Means over runs" not in markdown
+    assert latex.count(r"\begin{tabular}{lrrr}") == 1
+    headings = score_tables(compared(two_games), per_run=True)[0].headings
+    assert headings[:3] == ["game", "run", "unseen levels"]
+
+
+def test_text_columns_are_aligned_to_the_left(two_games):
+    by_method, by_game = (latex_text([table]) for table in score_tables(compared(two_games)))
+    assert r"\begin{tabular}{lrr" in by_method
+    assert r"\begin{tabular}{llrrr}" in by_game  # game, method; runs, unseen levels, training levels
+    assert "|---|---|---:|---:|---:|" in markdown_text(score_tables(compared(two_games)))
+
+
+def test_a_caption_explains_the_notation_that_its_table_has_and_no_more(pair, seeds, tmp_path):
+    (alone,), (few,) = (score_tables(compared(list(runs))) for runs in (pair, seeds))
+    assert "parentheses" not in alone.caption
+    assert "Means" not in alone.caption
+    assert few.caption.endswith("Means over runs; in parentheses the lowest and the highest run.")
+    many = [write_run(tmp_path / f"m{k}", {"env.seed": str(k)}, [*REWARDS, 5.0 + k % 2]) for k in range(5)]
+    assert score_tables(compared(many))[0].caption.endswith("Means over runs; in brackets a 95 % interval.")
+    assert table_text(compared(many)).endswith("Means over runs; in brackets a 95 % interval.")
+
+
+def test_scores_name_runs_where_the_other_tables_do(pair):
+    comparison = compared(list(pair))
+    page, lines = page_text(comparison, "page"), score_lines(comparison)
+    assert page.count('<th scope="row">sequential_1h</th>') == page.count('<th scope="row">parallel_1h</th>') >= 3
+    assert '<th scope="row">PPO_Parallel</th>' not in page
+    assert any(line.startswith("  parallel_1h (1 run, 1 game): IQM 0.600") for line in lines)
+
+
+def test_the_facts_of_machines_have_readable_names(pair):
+    page = page_text(compared(list(pair)), "page")
+    for name in ("processor", "cores that the run may use", "commit of rlcluster"):
+        assert f'<th scope="row">{name}</th>' in page
+    for key in ("cpu_model", "cores_allowed", "git_commit"):
+        assert key not in page
 
 
 def test_five_runs_of_a_method_have_an_interval_instead_of_a_range(tmp_path):
@@ -185,7 +235,40 @@ def test_a_comparison_begins_with_two_sentences(seeds, tmp_path, capsys):
         "PPO_Sequential and PPO_Parallel were each trained in 2 runs of 25 M steps on coinrun, on 2 cores "
         "(seeds 1 and 3)."
     )
-    assert second.startswith("Not enough runs to tell: PPO_Parallel has the highest IQM (0.600), but")
+    assert second == (
+        "Not enough runs to tell: PPO_Parallel has the highest IQM of the normalised mean reward of the last 100 "
+        "training episodes (0.600), but an interval takes at least 5 runs of a method, and PPO_Sequential and "
+        "PPO_Parallel have 2."
+    )
+
+
+def test_an_interval_is_in_brackets_wherever_it_is(pair, tmp_path):
+    for run in pair:
+        (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, 8.0)))
+    comparison = compared(list(pair))
+    for text in (report_text(comparison), page_text(comparison, "page")):
+        assert "7.00 [6.50, 7.50], 50 episodes" in text
+        assert "(6.50 to 7.50)" not in text
+
+
+def test_a_single_episode_is_one_episode_and_says_why_it_has_no_interval(pair):
+    for run, episodes in zip(pair, (1, 30), strict=True):
+        (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, episodes=episodes)))
+    comparison = compared(list(pair))
+    for text in (report_text(comparison), page_text(comparison, "page")):
+        assert "7.00, 1 episode (no interval below 20)" in text
+        assert "7.00 [6.50, 7.50], 30 episodes" in text
+        assert "sequential_1h: sampled actions, 1 episode; parallel_1h: sampled actions, 30 episodes" in text
+    (pair[1] / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, episodes=1)))
+    assert compared(list(pair)).scoring.source.endswith(", 1 episode per run")
+
+
+def test_the_report_of_one_method_begins_with_its_result_and_compares_nothing(seeds):
+    comparison = compared(seeds[2:])
+    assert headline(comparison)[1].startswith(
+        "PPO_Parallel has an IQM of 0.600 in the normalised mean reward of the last 100 training episodes over 2 runs; "
+    )
+    assert "COMPARISON\n---" not in report_text(comparison)
 
 
 def test_the_first_sentence_counts_finished_runs_and_names_the_others(seeds, tmp_path):
@@ -261,13 +344,13 @@ def test_figures_and_tables_are_written_in_every_format(seeds, tmp_path):
         *("PPO_Sequential", "", "PPO_Parallel", "2"),
     )
     assert float(second["speed-up"]) == pytest.approx(3.0)
-    columns = ("end of training", "end of training, low", "end of training, high")
+    columns = ("final reward", "final reward, low", "final reward, high")
     assert [float(second[name]) for name in columns] == [8.0, 7.0, 9.0]
     assert second["low and high"] == "lowest and highest run"
     assert "| PPO_Parallel | 2 | 0.600 | 8.00 (7.00 to 9.00) |" in (out / "comparison.md").read_text()
     latex = (out / "comparison.tex").read_text()
     assert r"PPO\_Parallel & 2 & 0.600 & 8.00 (7.00 to 9.00)" in latex
-    assert latex.count("&") == 3 * 5  # method, runs, IQM, end of training, steps/s, minutes
+    assert latex.count("&") == 3 * 5  # method, runs, IQM, final reward, steps/s, minutes
 
 
 def test_several_games_have_a_row_for_each_method_and_game_in_every_table(tmp_path):
@@ -330,17 +413,46 @@ def test_an_unknown_format_or_panel_is_refused_with_the_known_ones(flag, value, 
     assert "should be one or more of" in capsys.readouterr().err
 
 
-def test_raw_rewards_of_two_games_are_never_averaged(tmp_path, capsys):
-    flags = [{"mode": mode, "env.name": game} for mode in ("sequential", "parallel") for game in ("coinrun", "maze")]
-    runs = [
-        write_run(tmp_path / f"{k}", one, [8.0 if one["env.name"] == "coinrun" else 2.0] * 20)
-        for k, one in enumerate(flags)
+@pytest.fixture
+def two_games(tmp_path: Path) -> list[Path]:
+    """Two methods on coinrun (8 everywhere) and maze (2 everywhere), two seeds each."""
+    return [
+        write_run(
+            tmp_path / f"{mode}_{game}_{seed}",
+            {"mode": mode, "env.name": game, "env.seed": str(seed)},
+            [level] * 20,
+            evaluation=evaluation_of(level, level) | {"env": game},
+        )
+        for mode in ("sequential", "parallel")
+        for game, level in (("coinrun", 8.0), ("maze", 2.0))
+        for seed in (1, 2)
     ]
-    assert main(["compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
-    out = capsys.readouterr().out
-    assert "  PPO_Parallel, coinrun: 8.00, 8.00, 8.00\n  PPO_Parallel, maze: 2.00, 2.00, 2.00\n" in out
-    assert "  PPO_Parallel, maze: 2.00 after 10,000 steps" in out
+
+
+def test_raw_rewards_of_two_games_are_never_averaged(two_games, tmp_path, capsys):
+    assert main(["compare", *map(str, two_games), "--output", str(tmp_path / "out")]) == 0
+    out, report = capsys.readouterr().out, (tmp_path / "out" / "comparison_report.txt").read_text()
+    levels = "Training Levels", "Unseen Levels (or new episodes)", "Generalisation Gap"
+    for title in ("Initial Reward", "Final Reward", "Best Reward", *levels):
+        assert row(out, title) == ["-", "-"]
+    for text in (out, report):
+        assert "  PPO_Parallel, coinrun: 8.00, 8.00, 8.00\n  PPO_Parallel, maze: 2.00, 2.00, 2.00\n" in text
+        assert "  PPO_Parallel, maze: 2.00 by 2 of 2 runs after 10,000 steps" in text
+        assert "5.00" not in text  # the mean of 8 and 2
+        assert re.search(r"\ncoinrun +PPO_Parallel +2 +8\.00 +8\.00\nmaze +PPO_Sequential +2 +2\.00 +2\.00\n", text)
+    for title in ("Final Reward", "Unseen Levels", "Training Levels", "Generalisation Gap"):
+        assert title not in report
     assert "PPO_Parallel, maze</th>" in (tmp_path / "out" / "comparison.html").read_text()
+    first, _ = json.loads((tmp_path / "out" / "comparison.json").read_text())["methods"]
+    assert (first["final_reward"], first["unseen_levels"]) == (None, None)
+    assert first["games"]["maze"] == {"final_reward": 2.0, "unseen_levels": 2.0}
+
+
+def test_single_runs_of_two_games_keep_their_own_rewards(two_games):
+    text = table_text(compared(two_games), per_run=True)
+    assert "Rewards by game" not in text
+    (first, second) = [line.split()[2:] for line in text.splitlines() if line.startswith("Final Reward")]
+    assert [*first, *second] == ["8.00", "8.00", "2.00", "2.00"] * 2
 
 
 def test_figures_of_the_same_runs_are_the_same_files(seeds, tmp_path):
@@ -359,9 +471,70 @@ def test_a_pdf_has_fonts_that_publishers_accept(seeds, tmp_path):
 
 
 def test_every_set_of_panels_that_the_flag_knows_can_be_drawn(seeds, tmp_path):
-    for panels in ("main", "diagnostics", "seeds"):
+    for panels in ("main", "diagnostics", "core-hours", "seeds"):
         draw_comparison(compared(seeds), [tmp_path / f"{panels}.png"], [panels])
         assert (tmp_path / f"{panels}.png").exists()
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """Figures, instead of being saved."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("rlcluster.reports.drawing._save", lambda figure, paths: figures.append(figure))
+    return figures
+
+
+def test_curves_by_core_hours_can_be_drawn(cores, tmp_path, drawn):
+    assert main(["compare", *map(str, cores), "--panels", "core-hours", "--output", str(tmp_path)]) == 0
+    reward, timesteps = drawn[0].subfigs[0].axes
+    assert (reward.get_title(), timesteps.get_title()) == (
+        "Episode reward by core-hours",
+        "Timesteps against core-hours",
+    )
+    assert reward.get_xlabel() == timesteps.get_xlabel() == "core-hours"
+    ends = [line.get_xdata()[-1] * 3600 for line in timesteps.lines]
+    assert ends == pytest.approx([12.0, 24.0])  # 12 seconds on 1 core and on 2
+
+
+def test_the_legend_has_the_curves_of_all_panels(tmp_path, published, drawn):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    runs = [write_run(tmp_path / f"{k}", {**FAST_RECIPE, "env.seed": str(k)}, [7.0] * 800) for k in range(2)]
+    comparison = compared(runs, options=Options(with_reference=True))
+    draw_comparison(comparison, [], ["diagnostics", "main"])
+    (legend,) = drawn[0].subfigs[0].legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert sorted(names) == ["OpenAI's PPO", "PPO_Sequential (2 runs)", "ours: ppo_fast, 1 seed"]
+
+
+def test_a_method_is_in_the_legend_once_where_its_single_runs_are_drawn_too(seeds, drawn):
+    draw_comparison(compared(seeds), [], ["main", "seeds"])
+    (legend,) = drawn[0].subfigs[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["PPO_Sequential (2 runs)", "PPO_Parallel (2 runs)"]
+
+
+def test_published_curves_of_two_games_are_drawn_on_their_own_panels(tmp_path, published, drawn):
+    publish_runs(published, "ppo_fast", {("coinrun", 1): 7.5})
+    games = "coinrun", "maze", "CartPole-v1"  # the last one has no range, so each game has panels of its own
+    runs = [write_run(tmp_path / game, {"env.name": game, "training.n_epochs": "1"}, [7.0] * 800) for game in games]
+    draw_comparison(compared(runs, options=Options(with_reference=True)), [], ["main"])
+    grey = {
+        axis.get_title(): [line.get_label() for line in axis.lines if line.get_color() == "#555555"]
+        for axis in drawn[0].subfigs[0].axes
+        if axis.lines and " by steps" in axis.get_title()
+    }
+    assert grey == {
+        "Episode reward by steps: CartPole-v1": [],
+        "Episode reward by steps: coinrun": ["ours: ppo_fast, 1 seed", "OpenAI's PPO"],
+        "Episode reward by steps: maze": ["OpenAI's PPO"],
+    }
+
+
+def test_the_figure_says_that_published_curves_are_missing_where_games_share_an_axis(two_games, drawn):
+    draw_comparison(compared(two_games, options=Options(with_reference=True)), [], ["main"])
+    draw_comparison(compared(two_games), [], ["main"])
+    first, second = (figure._supxlabel.get_text().replace("\n", " ") for figure in drawn)
+    assert "Published curves are of one game each" in first
+    assert "Published curves" not in second
 
 
 def test_nothing_touches_the_frame():
@@ -515,7 +688,8 @@ def test_scores_come_from_unseen_levels_if_all_runs_have_them(tmp_path):
     assert scoring.aggregates["PPO_Parallel"] == {"iqm": (1.0, None, None), "optimality_gap": (0.0, None, None)}
     assert scoring.improvement == {}
     assert scoring.why_uncertain == (
-        "No interval is shown: an interval takes at least 5 runs of a method, and PPO_Sequential has 1."
+        "No interval is shown: an interval takes at least 5 runs of a method, and PPO_Sequential and PPO_Parallel have "
+        "1."
     )
     assert "Not enough runs to tell" in scoring.verdict.text
 
@@ -762,6 +936,40 @@ def test_all_machines_and_versions_of_a_resumed_run_are_named(tmp_path):
     assert own.startswith("two: it was resumed on another machine at update 5")
     assert "one: a processor, 2 cores allowed; two: a processor, 2 cores allowed, then another, 8 cores" in machines
     assert "two: rlcluster 1 (no commit), torch 2, then rlcluster 1 (no commit), torch 3." in versions
+
+
+@pytest.fixture
+def cores(tmp_path: Path) -> list[Path]:
+    """A method on 1 core and one on 2, two seeds each."""
+    runs = []
+    for mode, num_cores in (("sequential", 1), ("parallel", 2)):
+        for seed in (1, 2):
+            run = write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, REWARDS)
+            summary = json.loads((run / "benchmark_metrics.json").read_text())
+            (run / "benchmark_metrics.json").write_text(json.dumps(summary | {"num_cores": num_cores}))
+            runs.append(run)
+    return runs
+
+
+def test_speeds_on_different_numbers_of_cores_are_named(cores, pair):
+    (warning,) = warned(*cores)
+    assert warning == (
+        "The runs' speeds were measured on different numbers of cores, so steps/s, speed-up and minutes compare "
+        "methods and cores together: sequential_1, sequential_2: 1 core; parallel_1, parallel_2: 2 cores."
+    )
+    assert warned(*pair) == []
+
+
+def test_cores_are_beside_the_speeds_where_they_differ(cores, pair):
+    tables = score_tables(compared(cores))
+    assert tables[0].headings[-3:] == ["cores", "steps/s", "minutes"]
+    assert [line[-3] for line in tables[0].rows] == ["1", "2"]
+    page = page_text(compared(cores), "page")
+    assert '<th scope="col">cores</th><th scope="col">steps/s</th>' in page
+    assert "cores" not in score_tables(compared(list(pair)))[0].headings
+    assert '<th scope="col">cores</th><th scope="col">steps/s</th>' not in page_text(compared(list(pair)), "page")
+    first, second = csv.DictReader(io.StringIO(csv_text(score_tables(compared(list(pair))))))
+    assert (first["cores"], second["cores"]) == ("2", "2")  # always in the CSV
 
 
 def test_different_background_load_is_named(tmp_path, pair):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from rlcluster.reports.curves import phase_seconds
+from rlcluster.runs.reader import read_run
 
 from chromium import SCREENSHOTS
 
@@ -21,6 +25,15 @@ PHOTOGRAPHS = (
     *(f"comparison_{width}_{scheme}.png" for width in (1440, 1280, 400) for scheme in ("light", "dark")),
     "comparison_print.pdf",
 )
+
+
+def test_its_parallel_runs_have_two_cores_and_every_method_phases_of_its_own(tmp_path):
+    gallery = runpy.run_path(str(SCRIPT))
+    write_run, methods = gallery["write_run"], gallery["METHODS"]
+    runs = [read_run(write_run(tmp_path / str(k), method, 1, "coinrun")) for k, method in enumerate(methods)]
+    assert [run.cores for run in runs] == [1, 2, 2, 2, 2]
+    assert len({tuple(round(value, 3) for value in phase_seconds(run.metrics).values()) for run in runs}) == len(runs)
+    assert [run.warnings for run in runs] == [[] for _ in runs]
 
 
 @pytest.mark.slow

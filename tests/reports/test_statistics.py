@@ -192,22 +192,33 @@ def test_a_winner_is_named_if_the_interval_supports_it():
     best, other = [0.8, 0.82, 0.84, 0.86, 0.9], [0.1, 0.12, 0.14, 0.2, 0.3]
     result = verdict({"a": scores(other), "b": scores(best)})
     assert result.winner == "b"
-    assert result.text == "b is best: each of its runs beats each run of a, the closest."
+    assert result.text == "b is best in the score: each of its runs beats each run of a, the closest."
 
 
 def test_a_winner_that_loses_some_pairs_has_a_probability():
     result = verdict({"a": scores([0.1, 0.12, 0.14, 0.2, 0.3, 0.81]), "b": scores([0.8, 0.82, 0.84, 0.86, 0.9, 0.95])})
     # 35 of 36 pairs
-    assert result.text.startswith("b is best: one of its runs beats one of a, the closest, with probability 0.97 (")
+    assert result.text.startswith(
+        "b is best in the score: one of its runs beats one of a, the closest, with probability 0.97, 95 % interval ["
+    )
+    assert result.text.endswith(", 1.00].")
+    assert "(" not in result.text  # parentheses are for the lowest and the highest run
 
 
 def test_three_runs_each_are_not_enough_however_clear_they_look():
     result = verdict({"a": scores([0.9, 0.9, 0.9]), "b": scores([0.1, 0.1, 0.1])})
     assert result.winner is None
     assert result.text == (
-        "Not enough runs to tell: a has the highest IQM (0.900), but an interval takes at least 5 runs of a method, "
-        "and a has 3."
+        "Not enough runs to tell: a has the highest IQM of the score (0.900), but an interval takes at least 5 runs of "
+        "a method, and a and b have 3."
     )
+
+
+def test_every_method_with_too_few_runs_is_named_with_their_number():
+    methods = {name: scores([0.5] * count) for name, count in {"a": 5, "b": 3, "c": 3, "d": 2}.items()}
+    assert verdict(methods).text.endswith("at least 5 runs of a method, and b and c have 3, d has 2.")
+    many = {str(k): scores([0.5] * (1 + k % 2)) for k in range(7)}
+    assert verdict(many).text.endswith("at least 5 runs of a method, and 7 methods have 1 or 2.")
 
 
 def test_many_overlapping_runs_are_not_enough_either():
@@ -225,8 +236,14 @@ def test_a_winner_must_beat_every_other_method():
     assert verdict(methods).winner is None
 
 
-def test_a_single_method_is_not_compared():
-    assert verdict({"a": scores([1.0])}) == (None, "Only one method: nothing to compare.")
+def test_of_a_single_method_the_sentence_gives_its_own_result():
+    assert verdict({"a": scores([0.5, 0.5, 0.5, 0.5, 0.5])}, "the reward") == (
+        *(None, "a has an IQM of 0.500, 95 % interval [0.500, 0.500], in the reward over 5 runs."),
+    )
+    assert verdict({"a": scores([0.5])}).text == (
+        "a has an IQM of 0.500 in the score over 1 run; no interval is shown: an interval takes at least 5 runs of a "
+        "method, and a has 1."
+    )
 
 
 def test_the_mean_of_a_curve_by_hand():

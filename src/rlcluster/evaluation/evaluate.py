@@ -265,7 +265,7 @@ def results_text(result: dict[str, Any], levels: str) -> str:
 def _interval_text(interval: list[float] | None) -> str:
     if interval is None:
         return f"not shown below {statistics.MIN_EPISODES} episodes"
-    return f"{interval[0]:.2f} to {interval[1]:.2f}"
+    return f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 class Monitor:

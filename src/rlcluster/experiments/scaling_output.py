@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlcluster.experiments.scaling_statistics import QUANTITIES, Estimate, RunRow, SummaryRow
 from rlcluster.reports.drawing import PHASE_STYLES, figure_for, label, lift_from_frame, style
+from rlcluster.reports.headline import SEPARATOR, limit_text
 from rlcluster.reports.statistics import MIN_RUNS
 from rlcluster.settings.games import game_name
 from rlcluster.settings.schema import Settings
+from rlcluster.system import cores
 from rlcluster.system.atomic_file import write_atomically, write_json
 from rlcluster.system.console import counted
 
@@ -25,7 +27,7 @@ PANELS = {
     "speedup": ("Speed-up", "relative to fewest ranks"),
     "efficiency": ("Efficiency", "speed-up per rank"),
 }
-HEIGHT = 5.0  # inches, of the figure
+HEIGHT, GROUP_GAP = 5.0, 0.7  # inches, of the figure; bars, between strong and weak scaling
 COLUMNS = ("ranks", "steps/s", "speed-up", "efficiency", "serial", "t_iter", "rollout", "learn", "sync")
 
 
@@ -117,10 +119,8 @@ def _spread_notes(summary: Sequence[SummaryRow]) -> list[str]:
 
 def write_plots(folder: Path, summary: Sequence[SummaryRow], settings: Settings, ranks_that_fit: int) -> None:
     """plots.png: steps/s, speed-up, efficiency and phase times over the number of ranks."""
-    repeats = max((row.finished_repeats for row in summary), default=0)
-    setup = f"{game_name(settings.env.name)} · {counted(repeats, 'repeat')} · seed {settings.env.seed}"
     with figure_for([folder / "plots.png"], HEIGHT) as figure:
-        figure.suptitle(f"Scaling of {settings.log_name} · {setup}")
+        figure.suptitle(_title(summary, settings))
         axes = figure.subplots(2, 2)
         for axis, (quantity, (title, unit)) in zip(axes.flat, PANELS.items(), strict=False):
             _draw_curves(axis, summary, quantity)
@@ -132,6 +132,18 @@ def write_plots(folder: Path, summary: Sequence[SummaryRow], settings: Settings,
         label(axes[1, 1], "Where the time goes", "ranks", "milliseconds per update")
         handles, labels = axes[0, 1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels) or 1)
+
+
+def _title(summary: Sequence[SummaryRow], settings: Settings) -> str:
+    """What was measured, then under which budget and on how many cores."""
+    parts = [
+        limit_text(settings.training),
+        counted(max((row.finished_repeats for row in summary), default=0), "repeat"),
+        f"seed {settings.env.seed}",
+        f"{counted(settings.hardware.num_threads or 1, 'thread')} per rank",
+        counted(cores.observe().physical, "core"),
+    ]
+    return f"Scaling of {settings.log_name}{SEPARATOR}{game_name(settings.env.name)}\n{SEPARATOR.join(parts)}"
 
 
 def _draw_curves(axis: Axes, summary: Sequence[SummaryRow], quantity: str) -> None:
@@ -174,8 +186,10 @@ def _shade_shared_cores(axis: Axes, summary: Sequence[SummaryRow], ranks_that_fi
 
 
 def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
+    """Bars of strong and of weak scaling, a gap between them, each group with its name below."""
     measured = [row for row in summary if row.estimates["t_iter"] is not None]
-    positions = range(len(measured))
+    scalings = list(dict.fromkeys(row.scaling for row in measured))
+    positions = [k + GROUP_GAP * scalings.index(row.scaling) for k, row in enumerate(measured)]
     bottoms = [0.0 for _ in measured]
     for phase in ("rollout", "learn", "sync"):
         heights = [1000 * estimate.mean if (estimate := row.estimates[f"t_{phase}"]) else 0.0 for row in measured]
@@ -190,12 +204,23 @@ def _draw_phases(axis: Axes, summary: Sequence[SummaryRow]) -> None:
             **PHASE_STYLES[phase],
         )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    are_several = len({row.scaling for row in summary}) > 1
-    names = [f"{row.world_size}\n{row.scaling}" if are_several else str(row.world_size) for row in measured]
-    axis.set_xticks(list(positions), names)
-    axis.set_xlim(-0.6, max(len(measured), 1) - 0.4)
+    axis.set_xticks(positions, [str(row.world_size) for row in measured])
+    if len(scalings) > 1:
+        _name_groups(axis, positions, [row.scaling for row in measured])
+    axis.set_xlim(-0.6, max(positions, default=0) + 0.6)
     axis.set_ylim(0, (max(bottoms, default=0.0) or 1.0) * 1.25)  # room for the legend above the bars
     axis.legend(ncols=3, loc="upper center")
+
+
+def _name_groups(axis: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
+    """Each name once, below the middle of its bars."""
+    groups: dict[str, list[float]] = {}
+    for position, name in zip(positions, names, strict=True):
+        groups.setdefault(name, []).append(position)
+    axis.xaxis.remove_overlapping_locs = False  # the middle may be a bar's own place
+    middles = [(own[0] + own[-1]) / 2 for own in groups.values()]
+    axis.set_xticks(middles, [f"\n{name}" for name in groups], minor=True)
+    axis.tick_params(axis="x", which="minor", length=0, pad=8)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -42,7 +42,7 @@ def add_compare(commands: Any) -> None:
         metavar="GAME=MIN,MAX",
         help="scores normalised to 0 and 1, instead of the published ones",
     )
-    _add_drawing(parser, ("main", "diagnostics", "seeds"), ("png", "pdf", "svg", "csv", "md", "tex"))
+    _add_drawing(parser, ("main", "diagnostics", "core-hours", "seeds"), ("png", "pdf", "svg", "csv", "md", "tex"))
 
 
 def add_plot(commands: Any) -> None:

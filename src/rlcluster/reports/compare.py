@@ -10,7 +10,7 @@ from rlcluster.reports.comparison import Comparison, Options, compare
 from rlcluster.reports.comparison_text import report_text, score_lines, table_text
 from rlcluster.reports.drawing import FORMATS
 from rlcluster.reports.figures import DEFAULT_PANELS, draw_comparison, draw_run
-from rlcluster.reports.groups import groups_of, speedup, summary_value
+from rlcluster.reports.groups import Group, evaluated, groups_of, groups_of_task, speedup, summary_value
 from rlcluster.reports.headline import SEPARATOR, headline, setup_text, steps_text
 from rlcluster.reports.output_paths import check_output_file, check_outside_runs
 from rlcluster.reports.page import page_text
@@ -28,7 +28,7 @@ from rlcluster.system.console import say, warn
 from rlcluster.system.errors import UserError
 
 NAME, REPORT = "comparison", "comparison_report.txt"
-MEANS = ("average_fps", "final_reward", "duration_seconds", "total_timesteps", "peak_memory_gb")  # of comparison.json
+MEANS = ("average_fps", "duration_seconds", "total_timesteps", "peak_memory_gb")  # of comparison.json
 
 
 class Outputs(NamedTuple):
@@ -98,7 +98,7 @@ def write(comparison: Comparison, outputs: Outputs, title: str, shown: Shown | N
     write_atomically(outputs.report, report_text(comparison, shown.titles, shown.per_run).encode())
     write_atomically(outputs.page, _page(comparison, title, shown).encode())
     write_json(outputs.data, as_data(comparison))
-    tables = score_tables(comparison)
+    tables = score_tables(comparison, shown.per_run)
     for path in outputs.tables:
         write_atomically(path, WRITERS[path.suffix](tables).encode())
 
@@ -188,9 +188,22 @@ def _methods_data(comparison: Comparison) -> list[dict[str, Any]]:
             "runs": [comparison.names[k] for k in comparison.methods[group.method]],
             "speedup": speedup(group, groups[0]),
             **{name: _mean(group.values(summary_value(name))) for name in MEANS},
+            **_rewards_data(group),
+            "games": {part.runs[0].task: _rewards_data(part) for part in _by_task(comparison, group.method)},
         }
         for group in groups
     ]
+
+
+def _by_task(comparison: Comparison, method: str) -> list[Group]:
+    groups = [group for task in comparison.tasks for group in groups_of_task(comparison, task)]
+    return [group for group in groups if group.method == method]
+
+
+def _rewards_data(group: Group) -> dict[str, float | None]:
+    """Mean raw rewards; null of several games."""
+    values = {"final_reward": summary_value("final_reward"), "unseen_levels": evaluated("test")}
+    return {name: _mean(group.rewards(value)) for name, value in values.items()}
 
 
 def _run_data(comparison: Comparison, k: int) -> dict[str, Any]:

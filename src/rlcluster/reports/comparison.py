@@ -69,6 +69,9 @@ class Comparison(NamedTuple):
     def method_titles(self) -> list[str]:
         return list(self.methods) if self.has_repeats else list(self.names)
 
+    def title_of(self, method: str) -> str:
+        return dict(zip(self.methods, self.method_titles, strict=True))[method]
+
     @property
     def key_lines(self) -> list[str]:
         """What the short names of methods stand for; they are named by their runs as well where titles do so."""

@@ -10,6 +10,7 @@ from rlcluster.reports.efficiency import unfinished_tasks
 from rlcluster.reports.fairness import Difference
 from rlcluster.reports.groups import (
     Group,
+    cores_spread,
     episodes_text,
     evaluated,
     evaluated_text,
@@ -19,18 +20,18 @@ from rlcluster.reports.groups import (
     speedup,
     summary_value,
 )
-from rlcluster.reports.headline import headline, joined
+from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
-from rlcluster.reports.scoring import Scoring
-from rlcluster.reports.spreads import MISSING, estimate_text, mean_text
+from rlcluster.reports.score_table import game_table
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, notation, spread_text
+from rlcluster.reports.words import joined
 from rlcluster.system.console import counted
 
 LABEL_WIDTH, COLUMN_WIDTH, BLOCK_WIDTH = 41, 21, 84  # of a label, at least of a column, of all columns of a block
 SPEEDUP = "Speedup"
-AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
 EFFICIENCY = "Mean reward until the shortest finished run of the game ends"
-NUMBERS = "Means over runs; in parentheses the lowest and the highest run, in brackets a 95 % interval."
 
 
 class Row(NamedTuple):
@@ -71,8 +72,22 @@ def table_text(comparison: Comparison, titles: Sequence[str] | None = None, per_
             lines += [] if part is PARTS[0] else ["", part.title, "-" * width]
             lines += [_line(_row_title(row, names), own[block], column) for row, own in rows]
         lines.append("=" * width)
-    lines += [NUMBERS] if any(len(group.runs) > 1 for group in groups) else []
+    lines += by_game_lines(comparison, groups)
+    shown = [*(cell for rows in cells.values() for _, row in rows for cell in row), *lines]
+    notes = notation(shown, are_means=any(len(group.runs) > 1 for group in groups))
+    lines += [notes] if notes else []
     return "\n".join(line.rstrip() for line in lines)
+
+
+def by_game_lines(comparison: Comparison, groups: Sequence[Group]) -> list[str]:
+    """The rewards of each method in each game, where a group has runs of several: their raw rewards have no mean."""
+    table = None if all(group.is_of_one_task for group in groups) else game_table(comparison)
+    if table is None:
+        return []
+    cells = [table.headings, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return ["", "Rewards by game", *(row.rstrip() for row in rows), ""]
 
 
 def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per_run: bool = False) -> str:
@@ -89,7 +104,10 @@ def report_text(comparison: Comparison, titles: Sequence[str] | None = None, per
         lines += ["", "WARNINGS", thin, *comparison.warnings]
     for group in groups:
         lines += ["", f"{group.title} training".upper(), thin, *group_lines(group)]
-    lines += ["", "COMPARISON", thin, *_against_first(groups)]
+    if by_game := by_game_lines(comparison, groups):
+        lines += ["", "REWARDS BY GAME", thin, *by_game[2:-1]]
+    if against_first := _against_first(groups):
+        lines += ["", "COMPARISON", thin, *against_first]
     lines += ["", "SCORES", thin, *score_lines(comparison, per_run)]
     if comparison.differences:
         lines += ["", "SETTINGS THAT DIFFER", thin, *comparison.key_lines]
@@ -110,7 +128,6 @@ def group_lines(group: Group) -> list[str]:
         "Total Timesteps": ("total_timesteps", ",.0f"),
         "Average FPS": ("average_fps", ",.0f"),
         "Peak Memory (GB)": ("peak_memory_gb", ".2f"),
-        "Final Reward (last 100 training episodes)": ("final_reward", ".2f"),
     }
     cores = sorted({run.cores for run in group.runs})
     lines = [
@@ -118,20 +135,27 @@ def group_lines(group: Group) -> list[str]:
         f"Duration: {_hours(group)} hours on {' or '.join(map(str, cores))} core{'' if cores == [1] else 's'}",
         *(f"{title}: {mean_text(group.values(summary_value(name)), form)}" for title, (name, form) in summary.items()),
     ]
+    return [*lines, *(_reward_lines(group) if group.is_of_one_task else [])]
+
+
+def _reward_lines(group: Group) -> list[str]:
+    """Of one game; those of several are in a table by game."""
+    final = mean_text(group.rewards(summary_value("final_reward")), ".2f")
+    lines = [f"Final Reward (last 100 training episodes): {final}"]
     for levels, title in {"train": "Training Levels", "test": "Unseen Levels"}.items():
         if episodes := episodes_text(group, levels):
-            shown = mean_text(group.values(evaluated(levels)), ".2f")
+            shown = mean_text(group.rewards(evaluated(levels)), ".2f")
             alone = evaluated_text(group.runs[0], levels)
             lines.append(f"{title}: {alone if len(group.runs) == 1 else f'{shown}, {episodes}'}")
     if any(run.evaluation is not None for run in group.runs):
-        lines.append(f"Generalisation Gap: {mean_text(group.values(gap), '.2f')}")
+        lines.append(f"Generalisation Gap: {mean_text(group.rewards(gap), '.2f')}")
     return lines
 
 
 def score_lines(comparison: Comparison, per_run: bool = False) -> list[str]:
     """Aggregates, verdict, efficiency, time to threshold and the published scores."""
     scoring = comparison.scoring
-    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(scoring, comparison.excluded)
+    lines = [comparison.why_unscored] if scoring is None else _scoring_lines(comparison, scoring)
     groups = groups_by_task(comparison, per_run)
     lines += ["", f"{EFFICIENCY}, by steps, wall-clock and core-hours:", *efficiency_notes(comparison)]
     lines += [f"  {group.title}: {', '.join(efficiency_texts(comparison, group))}" for group in groups]
@@ -194,17 +218,17 @@ def arrival_of(comparison: Comparison, group: Group) -> Arrival | None:
     return Arrival(threshold, len(times), len(rows), *means)
 
 
-def _scoring_lines(scoring: Scoring, excluded: Sequence[str]) -> list[str]:
+def _scoring_lines(comparison: Comparison, scoring: Scoring) -> list[str]:
     kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
     for method, aggregates in scoring.aggregates.items():
         scores = scoring.scores[method]
         runs, games = counted(sum(map(len, scores.values())), "run"), counted(len(scores), "game")
         shown = [f"{AGGREGATE_TITLES[name]} {estimate_text(value)}" for name, value in aggregates.items()]
-        lines.append(f"  {method} ({runs}, {games}): {', '.join(shown)}")
+        lines.append(f"  {comparison.title_of(method)} ({runs}, {games}): {', '.join(shown)}")
     lines += [scoring.why_uncertain] if scoring.why_uncertain else []
-    if excluded:
-        lines.append(f"Excluded, without a score: {', '.join(excluded)}.")
+    if comparison.excluded:
+        lines.append(f"Excluded, without a score: {', '.join(comparison.excluded)}.")
     return [*lines, scoring.verdict.text]
 
 
@@ -233,7 +257,8 @@ def _evaluated_short(group: Group, levels: str) -> str:
         for run in group.runs
         if run.evaluation is not None and levels in run.evaluation.results
     )
-    return f"{mean_text(group.values(evaluated(levels)), '.2f')} (n={episodes})" if episodes else MISSING
+    is_known = episodes and group.is_of_one_task
+    return f"{mean_text(group.rewards(evaluated(levels)), '.2f')} (n={episodes})" if is_known else MISSING
 
 
 def _hours(group: Group) -> str:
@@ -242,11 +267,15 @@ def _hours(group: Group) -> str:
 
 
 def _cores(group: Group, first: Group) -> str:
-    return mean_text(group.values(lambda run: float(run.cores)), ".0f")
+    return spread_text(cores_spread(group), ".0f")
 
 
 def _summary_cell(name: str, form: str) -> Callable[[Group, Group], str]:
     return lambda group, first: mean_text(group.values(summary_value(name)), form)
+
+
+def _reward_cell(name: str) -> Callable[[Group, Group], str]:
+    return lambda group, first: mean_text(group.rewards(summary_value(name)), ".2f")
 
 
 RUNS = Part("Runs", (Row("Runs", lambda group, first: group.count_text),))
@@ -255,7 +284,7 @@ EVALUATION = Part(
     (
         Row("Training Levels", lambda group, first: _evaluated_short(group, "train")),
         Row("Unseen Levels (or new episodes)", lambda group, first: _evaluated_short(group, "test")),
-        Row("Generalisation Gap", lambda group, first: mean_text(group.values(gap), ".2f")),
+        Row("Generalisation Gap", lambda group, first: mean_text(group.rewards(gap), ".2f")),
     ),
 )
 PARTS = (
@@ -279,9 +308,9 @@ PARTS = (
     Part(
         "Reward Metrics",
         (
-            Row("Initial Reward", _summary_cell("initial_reward", ".2f")),
-            Row("Final Reward", _summary_cell("final_reward", ".2f")),
-            Row("Best Reward", _summary_cell("best_reward", ".2f")),
+            Row("Initial Reward", _reward_cell("initial_reward")),
+            Row("Final Reward", _reward_cell("final_reward")),
+            Row("Best Reward", _reward_cell("best_reward")),
         ),
     ),
     EVALUATION,
@@ -304,11 +333,11 @@ PARTS = (
 
 def _against_first(groups: Sequence[Group]) -> list[str]:
     first, lines = groups[0], []
-    for group in groups[1:]:
+    for group in [group for group in groups[1:] if speedup(group, first) is not None]:
         prefix = "" if len(groups) == 2 else f"{group.title}, "
         lines.append(f"{prefix}Speedup (FPS): {_times(speedup(group, first))}")
         lines.append(f"{prefix}Efficiency Gain: {_gain(group, first)}")
-    return lines or ["Only one method: nothing to compare."]
+    return lines
 
 
 def _line(title: str, cells: Sequence[str], column: int) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlcluster.reports.words import joined
 from rlcluster.runs.machines import machine_text
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.loading import flatten
 from rlcluster.settings.schema import BUDGETS
+from rlcluster.system.console import counted
 
 LOAD_TOLERANCE = 0.1  # share of the machine's cores: a smaller difference in background load is ignored
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
@@ -43,7 +45,7 @@ def _network(run: RecordedRun) -> str | None:
 def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
     """Everything a reader must know before trusting the metrics; the runs' own warnings first."""
     own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
-    checks = (_machines, _versions, _load, _games, _networks, _budgets, _evaluations)
+    checks = (_machines, _cores, _versions, _load, _games, _networks, _budgets, _evaluations)
     return own + [warning for check in checks if (warning := check(runs, names)) is not None]
 
 
@@ -53,6 +55,14 @@ def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
 
     listed = _listed(runs, names, describe)
     return listed and f"The runs used different machines, so their speeds are not comparable: {listed}."
+
+
+def _cores(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+    listed = _listed(runs, names, lambda run: counted(run.cores, "core"))
+    return listed and (
+        "The runs' speeds were measured on different numbers of cores, so steps/s, speed-up and minutes compare "
+        f"methods and cores together: {listed}."
+    )
 
 
 def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
@@ -118,7 +128,8 @@ def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | Non
         assert run.evaluation is not None
         kind = "greedy actions" if run.evaluation.deterministic else "sampled actions"
         episodes = sorted({int(result["episodes"]) for result in run.evaluation.results.values()})
-        return f"{kind}, {' and '.join(map(str, episodes))} episodes"
+        counts = counted(episodes[0], "episode") if len(episodes) == 1 else f"{joined(map(str, episodes))} episodes"
+        return f"{kind}, {counts}"
 
     evaluated = [(run, name) for run, name in zip(runs, names, strict=True) if run.evaluation is not None]
     listed = _listed([run for run, _ in evaluated], [name for _, name in evaluated], describe)

@@ -1,12 +1,13 @@
 """Figures: the panels of a comparison or of one run, drawn for print.
 
 Sets of panels, chosen by --panels: `main` (reward by steps and by wall-clock, speed, timesteps against wall-clock),
-`diagnostics` (losses, entropy, KL, explained variance, action information) and `seeds` (main, with a line per run).
+`diagnostics` (losses, entropy, KL, explained variance, action information), `core-hours` (reward and timesteps by
+core-hours) and `seeds` (main, with a line per run).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,21 +19,24 @@ from rlcluster.reports.curves import DIAGNOSTICS, QUANTITIES, run_curves
 from rlcluster.reports.drawing import escaped, figure_for, label, lift_from_frame, style
 from rlcluster.reports.headline import setup_text
 from rlcluster.reports.method_curves import BAND_TEXTS, IQM_RUNS, Axis, MethodCurve, line_of, method_curve
-from rlcluster.reports.reference_scores import PublishedCurve, curves_until, published_curves
-from rlcluster.reports.statistics import Array
+from rlcluster.reports.reference_scores import OPENAI, PublishedCurve, curves_until, published_curves
 from rlcluster.runs.metrics import Metrics
+from rlcluster.runs.reader import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
 
 DEFAULT_PANELS = ("main", "diagnostics")
+NO_PUBLISHED_CURVES = "Published curves are of one game each, so they are not drawn where several games share an axis."
 MARKERS_PER_CURVE, X_MARGIN = 8, 0.03
 LEGEND_CHARACTERS, SAMPLE_CHARACTERS = 95, 10  # in a row of the legend, of which a sample of a line takes some
 NOTE_CHARACTERS = 110  # in a line below the panels
 MAIN_HEIGHT, SMALL_HEIGHT, LEGEND_HEIGHT, TITLE_HEIGHT = 2.1, 1.6, 0.18, 0.25  # inches, of a row
 TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 STEP_UNITS = ((1e6, 1e6, "millions"), (1e4, 1e3, "thousands"), (0.0, 1.0, ""))
+
+AXIS_NAMES: dict[Axis, str] = {"steps": "steps", "seconds": "wall-clock", "core_hours": "core-hours"}
 
 CurveOf = Callable[[str, Axis, str | None], MethodCurve | None]  # quantity, axis, task (None: all together)
 
@@ -81,9 +85,16 @@ def draw_comparison(comparison: Comparison, paths: Sequence[Path], panels: Seque
     sections = {
         "main": Section(None, main, methods, 2, MAIN_HEIGHT),
         "diagnostics": Section("Diagnostics", _diagnostic_panels(), methods, 3, SMALL_HEIGHT),
+        "core-hours": Section("By core-hours", _core_hours_panels(comparison), methods, 2, MAIN_HEIGHT),
         "seeds": Section("Single runs", main, runs, 2, MAIN_HEIGHT),
     }
-    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, comparison.key_lines)
+    _draw([sections[name] for name in panels], setup_text(comparison.runs), paths, _remarks(comparison))
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """What stands below the panels: the key, and why published curves are missing."""
+    is_without = bool(comparison.references) and is_normalised(comparison)
+    return [*comparison.key_lines, *([NO_PUBLISHED_CURVES] if is_without else [])]
 
 
 def draw_run(
@@ -99,7 +110,7 @@ def draw_run(
     def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
         return method_curve({"": [line_of(curves[quantity], axis, 1)]})
 
-    series = [Series("this run", 0, curve), *_published(published)]
+    series = [Series("this run", 0, curve), *_published({None: published})]
     main = [Panel("reward", "steps"), *_timed_panels()]
     sections = {
         "main": Section(None, main, series, 2, MAIN_HEIGHT),
@@ -109,13 +120,19 @@ def draw_run(
 
 
 def _main_panels(comparison: Comparison) -> list[Panel]:
+    return [*_reward_panels(comparison, ("steps", "seconds")), *_timed_panels()[1:]]
+
+
+def _core_hours_panels(comparison: Comparison) -> list[Panel]:
+    return [*_reward_panels(comparison, ("core_hours",)), Panel("timesteps", "core_hours")]
+
+
+def _reward_panels(comparison: Comparison, axes: Sequence[Axis]) -> list[Panel]:
     """Rewards of several games share an axis if all can be normalised; else each game has its own panels."""
     tasks: list[str | None] = [None]
     if len(comparison.tasks) > 1 and not is_normalised(comparison):
         tasks = list(comparison.tasks)
-    axes: tuple[Axis, Axis] = ("steps", "seconds")
-    rewards = [Panel("reward", axis, task, is_normalised(comparison)) for task in tasks for axis in axes]
-    return [*rewards, *_timed_panels()[1:]]
+    return [Panel("reward", axis, task, is_normalised(comparison)) for task in tasks for axis in axes]
 
 
 def _timed_panels() -> list[Panel]:
@@ -177,11 +194,23 @@ def _draw(sections: Sequence[Section], title: str, paths: Sequence[Path], key: S
         figure.suptitle(escaped(title))
         parts = figure.subfigures(len(sections), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = [curve for section, part in zip(sections, parts, strict=True) for curve in _draw_section(part, section)]
-        handles, labels = parts[0].axes[0].get_legend_handles_labels()
-        if len(labels) > 1:
-            parts[0].legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
+        entries = _legend_entries([axis for part in parts for axis in part.axes], sections[0].series)
+        if len(entries) > 1:
+            lines, names = list(entries.values()), list(entries)
+            parts[0].legend(lines, names, loc="outside upper center", ncols=columns, handlelength=3)
         note = "\n".join([*wrap(_note(drawn), NOTE_CHARACTERS), *map(escaped, key)])
         figure.supxlabel(note, fontsize="medium", color="#444444")
+
+
+def _legend_entries(axes: Sequence[Axes], series: Sequence[Series]) -> dict[str, Any]:
+    """label -> its line, from all panels: published curves are in some only."""
+    known = {_label(one.name) for one in series if one.name is not None}
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for line, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            if name in known:
+                entries.setdefault(name, line)
+    return entries
 
 
 def _draw_section(part: SubFigure, section: Section) -> list[MethodCurve]:
@@ -209,6 +238,10 @@ def _legend_size(names: Sequence[str]) -> tuple[int, int]:
 def _wrapped(name: str) -> str:
     """A name that a row of the legend can hold."""
     return fill(name, LEGEND_CHARACTERS - SAMPLE_CHARACTERS)
+
+
+def _label(name: str) -> str:
+    return escaped(_wrapped(name))
 
 
 def _note(curves: Sequence[MethodCurve]) -> str:
@@ -249,7 +282,9 @@ def _draw_panel(axis: Axes, panel: Panel, series: Sequence[Series]) -> list[Meth
 def _panel_title(panel: Panel) -> str:
     title = QUANTITIES[panel.quantity].title
     if panel.quantity == "reward":
-        title += " by steps" if panel.axis == "steps" else " by wall-clock"
+        title += f" by {AXIS_NAMES[panel.axis]}"
+    elif panel.axis == "core_hours":
+        title = title.replace("wall-clock", "core-hours")
     return f"{title}: {panel.task}" if panel.task is not None else title
 
 
@@ -266,34 +301,48 @@ def _draw_curve(axis: Axes, curve: MethodCurve, series: Series, x_scale: float, 
     positions, values, low, high = (curve.positions / x_scale, *(part / y_scale for part in curve[1:4]))
     look["markevery"] = [-1] if series.is_thin else max(1, len(positions) // MARKERS_PER_CURVE)
     look |= {"linewidth": 0.6, "alpha": 0.75} if series.is_thin else {}
-    axis.plot(positions, values, label=None if series.name is None else escaped(_wrapped(series.name)), **look)
+    axis.plot(positions, values, label=None if series.name is None else _label(series.name), **look)
     if series.has_band and not np.isnan(low).all():
         axis.fill_between(positions, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def _published_series(comparison: Comparison) -> list[Series]:
-    """Of one game, if published scores are wanted: those of several games have no common axis."""
-    if not comparison.references or len(comparison.tasks) > 1:
+    """If published scores are wanted: of each game, on its own panels."""
+    if not comparison.references or is_normalised(comparison):
         return []
-    last_step = max(float(run.metrics["steps_global"][-1]) for run in comparison.runs)
-    found = [curve for curves in published_curves(comparison.runs).values() for curve in curves]
-    return _published(curves_until(found, last_step))
+    if len(comparison.tasks) == 1:
+        return _published({None: _published_curves(comparison.runs)})
+    runs = {task: [run for run in comparison.runs if run.task == task] for task in comparison.tasks}
+    return _published({task: _published_curves(own) for task, own in runs.items()})
 
 
-def _published(curves: Sequence[PublishedCurve]) -> list[Series]:
-    """OpenAI's comes last and has the first style."""
+def _published_curves(runs: Sequence[RecordedRun]) -> list[PublishedCurve]:
+    """Of runs of one task, up to the end of the last one."""
+    last_step = max(float(run.metrics["steps_global"][-1]) for run in runs)
+    return curves_until([curve for curves in published_curves(runs).values() for curve in curves], last_step)
+
+
+def _published(by_task: Mapping[str | None, Sequence[PublishedCurve]]) -> list[Series]:
+    """A series for each name. OpenAI's comes last and has the first style."""
+    found = dict.fromkeys(curve.name for curves in by_task.values() for curve in curves)
+    names = sorted(found, key=lambda name: name == OPENAI)
     return [
-        Series(curve.name, k - len(curves), _reward_by_steps(curve.steps, curve.values))
-        for k, curve in enumerate(curves)
+        Series(
+            name,
+            k - len(names),
+            _reward_by_steps({task: curve for task, own in by_task.items() for curve in own if curve.name == name}),
+        )
+        for k, name in enumerate(names)
     ]
 
 
-def _reward_by_steps(steps: Array, scores: Array) -> CurveOf:
-    """A published curve, which other panels do not have."""
+def _reward_by_steps(by_task: Mapping[str | None, PublishedCurve]) -> CurveOf:
+    """Published curves, which other panels do not have."""
 
     def curve(quantity: str, axis: Axis, task: str | None) -> MethodCurve | None:
-        if quantity != "reward" or axis != "steps":
+        if quantity != "reward" or axis != "steps" or task not in by_task:
             return None
+        steps, scores = by_task[task].steps, by_task[task].values
         unknown = np.full(len(steps), np.nan)
         return MethodCurve(steps, scores, unknown, unknown, "none", 1)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rlcluster.reports.comparison import Comparison
+from rlcluster.reports.words import joined
 from rlcluster.runs.reader import RecordedRun
-from rlcluster.settings.schema import BUDGETS
+from rlcluster.settings.schema import BUDGETS, TrainingSettings
 from rlcluster.system.console import counted
 
 LISTED, LISTED_METHODS = 3, 5  # more games or runs, and more methods, are counted, not listed
@@ -102,19 +103,14 @@ def steps_text(steps: float) -> str:
     return f"{steps / 1e3:.3g} k steps" if steps < 1e6 else f"{steps / 1e6:.3g} M steps"
 
 
-def joined(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`"""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def _budget(run: RecordedRun) -> str:
     target = run.settings.training.target_reward
-    return _limit(run) if target is None else f"at most {_limit(run)} to a reward of {target:g}"
+    limit = limit_text(run.settings.training)
+    return limit if target is None else f"at most {limit} to a reward of {target:g}"
 
 
-def _limit(run: RecordedRun) -> str:
-    training = run.settings.training
+def limit_text(training: TrainingSettings) -> str:
+    """`30 minutes`, `25 M steps`, `20 updates`"""
     given = [budget for budget in BUDGETS if getattr(training, budget) is not None]
     if given == ["duration"]:
         assert training.duration is not None
@@ -122,4 +118,7 @@ def _limit(run: RecordedRun) -> str:
     if given == ["total_timesteps"]:
         assert training.total_timesteps is not None
         return steps_text(training.total_timesteps)
-    return f"{training.total_updates:,} updates" if given == ["total_updates"] else "several limits"
+    if given == ["total_updates"]:
+        assert training.total_updates is not None
+        return counted(training.total_updates, "update")
+    return "several limits"

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from rlcluster.reports import clips
 from rlcluster.reports.comparison import Comparison
 from rlcluster.reports.comparison_text import (
-    AGGREGATE_TITLES,
     EFFICIENCY,
-    NUMBERS,
     arrival_of,
     efficiency_notes,
     efficiency_texts,
@@ -25,11 +23,13 @@ from rlcluster.reports.comparison_text import (
 from rlcluster.reports.curves import PHASES, phase_seconds
 from rlcluster.reports.groups import (
     Group,
+    cores_spread,
     evaluated,
     evaluated_text,
     gap,
     groups_by_task,
     groups_of,
+    have_different_cores,
     minutes,
     speedup,
     summary_value,
@@ -38,8 +38,8 @@ from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
 from rlcluster.reports.score_table import game_table
-from rlcluster.reports.scoring import Scoring
-from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, number, spread_text
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, notation, number, spread_text
 from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
 
 CLIP_BYTES = 1_700_000  # all clips together, before base64 adds a third
@@ -63,8 +63,19 @@ DEFINITIONS = {
     "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
     "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
-    "intervals": f"95 %, by a stratified bootstrap over runs. Below {MIN_RUNS} runs, or {MIN_EPISODES} episodes, none "
-    "is shown: it would promise more than the sample can tell.",
+    "intervals": f"95 %, in brackets, by a stratified bootstrap over runs. Below {MIN_RUNS} runs, or {MIN_EPISODES} "
+    "episodes, none is shown: it would promise more than the sample can tell.",
+}
+
+FACT_NAMES = {
+    "cpu_model": "processor",
+    "cores_allowed": "cores that the run may use",
+    "cores_physical": "physical cores",
+    "cores_logical": "logical cores (hyper-threads)",
+    "num_threads": "threads of a process that learns",
+    "memory_total_gb": "memory (GB)",
+    "system": "operating system",
+    "git_commit": "commit of rlcluster",
 }
 
 Cell = Callable[[Group], str]
@@ -106,20 +117,22 @@ def page_text(
 
 def _content(comparison: Comparison) -> dict[str, Any]:
     """What the templates show, section by section."""
+    by_game, results = _game_table(comparison), _results_table(comparison, groups_of(comparison))
+    cells = [cell for table in (results, by_game) if table is not None for row in table.rows for cell in row]
     return {
         "setup": setup_text(comparison.runs),
         "sentences": headline(comparison),
         "failures": comparison.failures,
         "warnings": comparison.warnings,
         "has_repeats": comparison.has_repeats,
-        "numbers": NUMBERS if comparison.has_repeats else "",
-        "by_game": _game_table(comparison),
+        "numbers": notation(cells, are_means=True) if comparison.has_repeats else "",
+        "by_game": by_game,
         "key_lines": comparison.key_lines,
-        "results": _results_table(comparison, groups_of(comparison)),
+        "results": results,
         "single_runs": _results_table(comparison, groups_of(comparison, per_run=True)),
         "details": _details_table(comparison),
         "axes": AXIS_TITLES,
-        "scoring": _scoring_content(comparison.scoring),
+        "scoring": _scoring_content(comparison),
         "why_unscored": comparison.why_unscored,
         "excluded": comparison.excluded,
         "efficiency_title": EFFICIENCY,
@@ -144,9 +157,10 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         "run" if are_runs else "method": lambda group: group.title,
         **({} if are_runs else {"runs": lambda group: group.count_text}),
         **({"game": lambda group: group.runs[0].task} if are_runs and len(comparison.tasks) > 1 else {}),
-        "unseen levels": _levels_cell(comparison, "test"),
-        "training levels": _levels_cell(comparison, "train"),
-        "final reward": _reward_cell(comparison, "final_reward"),
+        "unseen levels": _levels_cell("test"),
+        "training levels": _levels_cell("train"),
+        "final reward": _reward_cell("final_reward"),
+        **({"cores": lambda group: spread_text(cores_spread(group), ".0f")} if have_different_cores(groups) else {}),
         "steps/s": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
         "speed-up": lambda group: _times(speedup(group, groups[0])),
         "minutes": lambda group: mean_text(group.values(minutes), ".1f"),
@@ -170,23 +184,19 @@ def _score_cell(scoring: Scoring) -> Cell:
     return cell
 
 
-def _levels_cell(comparison: Comparison, levels: str) -> Cell:
+def _levels_cell(levels: str) -> Cell:
     """Raw rewards of one game; of a single run with its own interval."""
 
     def cell(group: Group) -> str:
         if len(group.runs) == 1:
             return evaluated_text(group.runs[0], levels)
-        return mean_text(group.values(evaluated(levels)), ".2f") if len(comparison.tasks) == 1 else MISSING
+        return mean_text(group.rewards(evaluated(levels)), ".2f")
 
     return cell
 
 
-def _reward_cell(comparison: Comparison, name: str) -> Cell:
-    def cell(group: Group) -> str:
-        is_one_game = len({run.task for run in group.runs}) == 1
-        return mean_text(group.values(summary_value(name)), ".2f") if is_one_game else MISSING
-
-    return cell
+def _reward_cell(name: str) -> Cell:
+    return lambda group: mean_text(group.rewards(summary_value(name)), ".2f")
 
 
 def _details_table(comparison: Comparison) -> Table:
@@ -225,13 +235,14 @@ def _times(ratio: float | None) -> str:
     return MISSING if ratio is None else f"{ratio:.2f}×"
 
 
-def _scoring_content(scoring: Scoring | None) -> dict[str, Any] | None:
+def _scoring_content(comparison: Comparison) -> dict[str, Any] | None:
+    scoring = comparison.scoring
     if scoring is None:
         return None
     aggregates = list(next(iter(scoring.aggregates.values())))
     rows = [
         [
-            method,
+            comparison.title_of(method),
             str(sum(map(len, scores.values()))),
             str(len(scores)),
             *(estimate_text(own[name]) for name in aggregates),
@@ -244,20 +255,21 @@ def _scoring_content(scoring: Scoring | None) -> dict[str, Any] | None:
         "explanation": f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.",
         "table": Table("scores", headings, rows),
         "why_uncertain": scoring.why_uncertain,
-        "improvement": _improvement_table(scoring) if scoring.improvement else None,
+        "improvement": _improvement_table(comparison, scoring) if scoring.improvement else None,
         "has_profile": has_profile(scoring),
     }
 
 
-def _improvement_table(scoring: Scoring) -> Table:
+def _improvement_table(comparison: Comparison, scoring: Scoring) -> Table:
     methods = list(scoring.scores)
+    titles = [comparison.title_of(method) for method in methods]
 
     def cell(method: str, other: str) -> str:
         interval = scoring.improvement.get((method, other))
         return MISSING if interval is None else estimate_text(interval, ".2f")
 
-    rows = [[method, *(cell(method, other) for other in methods)] for method in methods]
-    return Table("probability of improvement of the row over the column", ["", *methods], rows)
+    rows = [[title, *(cell(method, other) for other in methods)] for title, method in zip(titles, methods, strict=True)]
+    return Table("probability of improvement of the row over the column", ["", *titles], rows)
 
 
 def _efficiency_table(comparison: Comparison) -> Table:
@@ -338,7 +350,7 @@ def _machines_table(comparison: Comparison) -> Table:
     """One column for each set of runs with the same facts."""
     columns: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, run in zip(comparison.names, comparison.runs, strict=True):
-        facts = {key: value for key, value in run.machine.items() if key != "versions"}
+        facts = {_fact_name(key): value for key, value in run.machine.items() if key != "versions"}
         facts |= {f"version of {key}": value for key, value in (run.machine.get("versions") or {}).items()}
         facts["background load (share of cores)"] = number(run.summary.get("background_load"), ".0%")
         columns.setdefault(tuple((key, str(value)) for key, value in facts.items()), []).append(name)
@@ -348,6 +360,11 @@ def _machines_table(comparison: Comparison) -> Table:
     headings = [", ".join(names) for names in columns.values()] if len(columns) > 1 else ["all runs"]
     marked = [len(set(row[1:])) > 1 for row in rows]
     return Table("machines", ["", *headings], rows, marked)
+
+
+def _fact_name(key: str) -> str:
+    """A key of machine.json, as people say it."""
+    return FACT_NAMES.get(key, key.replace("_", " "))
 
 
 def _asset(name: str) -> str:

@@ -6,14 +6,24 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rlcluster.reports.comparison import Comparison
-from rlcluster.reports.comparison_text import AGGREGATE_TITLES, NUMBERS
-from rlcluster.reports.groups import Group, evaluated, groups_of, groups_of_task, minutes, speedup, summary_value
+from rlcluster.reports.groups import (
+    Group,
+    cores_spread,
+    evaluated,
+    groups_of,
+    groups_of_task,
+    have_different_cores,
+    minutes,
+    speedup,
+    summary_value,
+)
 from rlcluster.reports.headline import SEPARATOR, setup_text
-from rlcluster.reports.spreads import Spread, estimate_spread, spread_of, spread_text
+from rlcluster.reports.scoring import AGGREGATE_TITLES
+from rlcluster.reports.spreads import Spread, estimate_spread, notation, spread_of, spread_text
 from rlcluster.runs.reader import RecordedRun
 
 BOUNDS, ALL_GAMES = "low and high", "all"  # a heading and a cell of the CSV file
@@ -40,13 +50,30 @@ class Column(NamedTuple):
 class ScoreTable(NamedTuple):
     methods: Sequence[Group]
     columns: Sequence[Column]
-    caption: str
+    about: Sequence[str]  # sentences of the caption
     games: Sequence[str] = ()  # of each row, in a table by game
 
     @property
+    def caption(self) -> str:
+        """Explains the notation that the printed cells have."""
+        are_means = any(len(group.runs) > 1 for group in self.methods)
+        notes = notation([cell for row in self.rows for cell in row], are_means)
+        return " ".join([*self.about, *([notes] if notes else [])])
+
+    @property
+    def is_of_runs(self) -> bool:
+        return any(group.is_one_of_several for group in self.methods)
+
+    @property
+    def text_headings(self) -> list[str]:
+        """Of the columns with names, which are aligned to the left."""
+        kind = "run" if self.is_of_runs else "method"
+        return ["game", kind] if self.games else [kind]
+
+    @property
     def headings(self) -> list[str]:
-        first = ["game", "method", "runs"] if self.games else ["method", "runs"]
-        return [*first, *(column.heading for column in self.columns if column.is_for_print)]
+        counts = [] if self.is_of_runs else ["runs"]
+        return [*self.text_headings, *counts, *(column.heading for column in self.columns if column.is_for_print)]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -55,27 +82,41 @@ class ScoreTable(NamedTuple):
         return [
             [
                 *([self.games[k]] if self.games else []),
-                *(group.title, group.count_text),
+                group.title,
+                *([] if self.is_of_runs else [group.count_text]),
                 *(spread_text(column.cells[k], column.form) for column in shown),
             ]
             for k, group in enumerate(self.methods)
         ]
 
 
-def score_tables(comparison: Comparison) -> list[ScoreTable]:
-    """The table of methods and, with several games, that of methods and games."""
+def score_tables(comparison: Comparison, per_run: bool = False) -> list[ScoreTable]:
+    """The table of methods and, with several games, that of methods and games; or the table of single runs."""
+    if per_run and comparison.has_repeats:
+        return [run_table(comparison)]
     by_game = game_table(comparison)
     return [score_table(comparison), *([by_game] if by_game is not None else [])]
 
 
 def score_table(comparison: Comparison) -> ScoreTable:
-    """Scores where there are any, then rewards, speed and time; columns without a number are left out. Raw rewards of
-    different games have no mean.
-    """
+    """Scores where there are any, then rewards, speed and time. Raw rewards of different games have no mean."""
     groups = groups_of(comparison)
     rewards = _reward_columns(groups) if len(comparison.tasks) == 1 else ()
-    columns = [*_score_columns(comparison, groups), *rewards, *_cost_columns(groups)]
-    return ScoreTable(groups, [column for column in columns if column.is_known], _caption(comparison))
+    return _table(comparison, groups, [*_score_columns(comparison, groups), *rewards, *_cost_columns(groups)])
+
+
+def run_table(comparison: Comparison) -> ScoreTable:
+    """Rewards, speed and time of each run, with its game where there are several."""
+    groups = groups_of(comparison, per_run=True)
+    games = [group.runs[0].task for group in groups] if len(comparison.tasks) > 1 else []
+    return _table(comparison, groups, [*_reward_columns(groups), *_cost_columns(groups)], games)
+
+
+def _table(
+    comparison: Comparison, groups: Sequence[Group], columns: Iterable[Column], games: Sequence[str] = ()
+) -> ScoreTable:
+    """Columns without a number are left out."""
+    return ScoreTable(groups, [column for column in columns if column.is_known], _captions(comparison), games)
 
 
 def game_table(comparison: Comparison) -> ScoreTable | None:
@@ -85,7 +126,7 @@ def game_table(comparison: Comparison) -> ScoreTable | None:
     rows = [(task, group) for task in comparison.tasks for group in groups_of_task(comparison, task)]
     groups = [group for _, group in rows]
     columns = [column for column in _reward_columns(groups) if column.is_known]
-    return ScoreTable(groups, columns, f"Mean rewards by game. {NUMBERS}", [task for task, _ in rows])
+    return ScoreTable(groups, columns, ["Mean rewards by game."], [task for task, _ in rows])
 
 
 def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[Column]:
@@ -100,12 +141,12 @@ def _score_columns(comparison: Comparison, groups: Sequence[Group]) -> Iterator[
 def _reward_columns(groups: Sequence[Group]) -> Iterator[Column]:
     """Of groups of one game each. The reward of training is printed where nothing was evaluated."""
     unseen, training, final = (
-        [spread_of(group.values(value)) for group in groups]
+        [spread_of(group.rewards(value)) for group in groups]
         for value in (evaluated("test"), evaluated("train"), summary_value("final_reward"))
     )
     yield Column("unseen levels", unseen, ".2f")
     yield Column("training levels", training, ".2f")
-    yield Column("end of training", final, ".2f", is_for_print=not any(unseen))
+    yield Column("final reward", final, ".2f", is_for_print=not any(unseen))
 
 
 def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
@@ -113,6 +154,7 @@ def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
         return [spread_of(group.values(value)) for group in groups]
 
     ratios = [speedup(group, groups[0]) for group in groups]
+    yield Column("cores", [cores_spread(group) for group in groups], ".0f", have_different_cores(groups))
     yield Column("steps/s", means(summary_value("average_fps")), ",.0f")
     yield Column("speed-up", [None if ratio is None else Spread(ratio) for ratio in ratios], ".2f", is_for_print=False)
     yield Column("minutes", means(minutes), ".1f")
@@ -133,11 +175,12 @@ def csv_text(tables: Sequence[ScoreTable]) -> str:
 
 
 def _plain_rows(table: ScoreTable, has_games: bool) -> list[dict[str, object]]:
-    columns: dict[str, Sequence[object]] = {"method": [group.title for group in table.methods]}
-    if has_games:
+    columns: dict[str, Sequence[object]] = {table.text_headings[-1]: [group.title for group in table.methods]}
+    if table.games or has_games:
         columns["game"] = table.games or [ALL_GAMES for _ in table.methods]
-    columns["runs"] = [len(group.runs) for group in table.methods]
-    columns["unfinished runs"] = [group.num_unfinished for group in table.methods]
+    if not table.is_of_runs:
+        columns["runs"] = [len(group.runs) for group in table.methods]
+        columns["unfinished runs"] = [group.num_unfinished for group in table.methods]
     for column in table.columns:
         columns[column.heading] = [_plain(cell and cell.value) for cell in column.cells]
         if any(cell is not None and cell.low is not None for cell in column.cells):
@@ -163,7 +206,8 @@ def _markdown_table(table: ScoreTable) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
-    rules = "|" + "|".join(["---", *("---:" for _ in table.headings[1:])]) + "|"
+    num_names = len(table.text_headings)
+    rules = "|" + "|".join("---" if k < num_names else "---:" for k in range(len(table.headings))) + "|"
     return "\n".join([line(table.headings), rules, *map(line, table.rows), "", f"*{table.caption}*", ""])
 
 
@@ -176,11 +220,13 @@ def _latex_table(table: ScoreTable) -> str:
     def line(cells: Sequence[str]) -> str:
         return "    " + " & ".join(map(_latex, cells)) + r" \\"
 
+    num_names = len(table.text_headings)
+    alignment = "l" * num_names + "r" * (len(table.headings) - num_names)
     return "\n".join(
         [
             r"\begin{table}  % \usepackage{booktabs}",
             r"  \centering\small",
-            rf"  \begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
+            rf"  \begin{{tabular}}{{{alignment}}}",
             r"    \toprule",
             line(table.headings),
             r"    \midrule",
@@ -197,7 +243,7 @@ def _latex_table(table: ScoreTable) -> str:
 WRITERS: dict[str, Callable[[Sequence[ScoreTable]], str]] = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text}
 
 
-def _caption(comparison: Comparison) -> str:
+def _captions(comparison: Comparison) -> list[str]:
     parts = [setup_text(comparison.runs).replace(SEPARATOR, ", ") + "."]
     if len(comparison.tasks) == 1 and any(run.evaluation is not None for run in comparison.runs):
         parts.append("Unseen and training levels: mean reward in evaluation.")
@@ -206,8 +252,7 @@ def _caption(comparison: Comparison) -> str:
         parts.append(f"Score: {comparison.scoring.source}{kind}.")
         parts += [comparison.scoring.why_uncertain] if comparison.scoring.why_uncertain else []
     parts += [f"{line}." for line in comparison.key_lines]
-    parts.append(NUMBERS)
-    return " ".join(parts)
+    return parts
 
 
 def _latex(text: str) -> str:

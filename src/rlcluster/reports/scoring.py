@@ -15,6 +15,9 @@ from rlcluster.reports.statistics import Estimate, Interval, Verdict
 from rlcluster.runs.metrics import Column
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.settings.games import procgen_game
+from rlcluster.system.console import counted
+
+AGGREGATE_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
 
 
 class Scoring(NamedTuple):
@@ -37,7 +40,8 @@ def score(
     ranges: Sequence[Range | None],
 ) -> tuple[Scoring | None, str]:
     """The scoring, or why there is none."""
-    values, source = _raw_scores(runs, methods)
+    raw = _raw_scores(runs, methods)
+    values = raw.values
     scored = [k for k, value in enumerate(values) if value is not None]
     left_out = [names[k] for k, value in enumerate(values) if value is None]
     if not scored:
@@ -59,7 +63,7 @@ def score(
         if by_task:
             scores[method] = {task: np.array(by_task[task]) for task in sorted(by_task)}
     has_repeated = _has_repeated_seeds(runs, methods, scored)
-    return _scoring(source, is_normalised, scores, left_out, has_repeated), ""
+    return _scoring(raw, is_normalised, scores, left_out, has_repeated), ""
 
 
 def _has_repeated_seeds(
@@ -76,7 +80,7 @@ def _has_repeated_seeds(
 
 
 def _scoring(
-    source: str,
+    raw: RawScores,
     is_normalised: bool,
     scores: Mapping[str, statistics.Scores],
     left_out: Sequence[str],
@@ -102,7 +106,8 @@ def _scoring(
     elif has_repeated_seeds and len(scores) > 1:
         verdict = Verdict(None, "Not enough runs to tell: some runs share a seed, so they are not independent.")
     else:
-        verdict = statistics.verdict(scores)
+        verdict = statistics.verdict(scores, f"the {'normalised ' if is_normalised else ''}{raw.what}")
+    source = f"{raw.what}{raw.details}"
     return Scoring(source, is_normalised, scores, aggregates, improvement, why_uncertain, verdict, left_out)
 
 
@@ -116,10 +121,16 @@ def _aggregates(scores: Mapping[str, statistics.Scores], is_normalised: bool) ->
     return [name for name in statistics.AGGREGATES if name not in dropped]
 
 
-def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> tuple[list[float | None], str]:
-    """The score of each finished run, and its source: unseen levels if every method with finished runs has such an
-    evaluation, else training.
-    """
+class RawScores(NamedTuple):
+    """The score of each finished run; what it is, in words, and more about it."""
+
+    values: Sequence[float | None]
+    what: str
+    details: str
+
+
+def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]]) -> RawScores:
+    """From unseen levels if every method with finished runs has such an evaluation, else from training."""
     results = [
         run.evaluation.results["test"]
         if run.is_finished and run.evaluation is not None and "test" in run.evaluation.results
@@ -129,10 +140,11 @@ def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]
     finished = [[k for k in positions if runs[k].is_finished] for positions in methods.values()]
     if any(results) and all(any(results[k] for k in positions) for positions in finished if positions):
         episodes = sorted({int(result["episodes"]) for result in results if result is not None})
-        counts = f"{episodes[0]}" if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]}"
+        counts = counted(episodes[0], "episode") if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]} episodes"
         have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
         where = "on unseen levels" if have_unseen else "in evaluation"
         values = [None if result is None else float(result["reward_mean"]) for result in results]
-        return values, f"mean reward {where}, {counts} episodes per run"
-    source = "mean reward of the last 100 training episodes (not every method has an evaluation on unseen levels)"
-    return [run.summary.get("final_reward") if run.is_finished else None for run in runs], source
+        return RawScores(values, f"mean reward {where}", f", {counts} per run")
+    rewards = [run.summary.get("final_reward") if run.is_finished else None for run in runs]
+    why = " (not every method has an evaluation on unseen levels)"
+    return RawScores(rewards, "mean reward of the last 100 training episodes", why)

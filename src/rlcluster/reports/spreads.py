@@ -6,7 +6,8 @@ parentheses. The mean of one run is the run's own number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ from rlcluster.reports import statistics
 from rlcluster.reports.statistics import Estimate
 
 MISSING = "-"
+NOTATION = {
+    r"\(\S+ to \S+\)": "in parentheses the lowest and the highest run",
+    r"\[\S+, \S+\]": "in brackets a 95 % interval",
+}
 
 
 def number(value: float | None, form: str) -> str:
@@ -53,6 +58,17 @@ def spread_text(spread: Spread | None, form: str) -> str:
     if low == high:
         return value
     return f"{value} [{low}, {high}]" if spread.is_interval else f"{value} ({low} to {high})"
+
+
+def notation(cells: Iterable[str], are_means: bool) -> str:
+    """Explains what the cells of a table have, and no more: `Means over runs; in parentheses the lowest and the highest
+    run, in brackets a 95 % interval.`
+    """
+    shown = list(cells)
+    signs = [text for pattern, text in NOTATION.items() if any(re.search(pattern, cell) for cell in shown)]
+    parts = [*(["means over runs"] if are_means else []), *([", ".join(signs)] if signs else [])]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def mean_text(values: Sequence[float], form: str) -> str:

@@ -24,6 +24,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlcluster.reports.words import joined
+from rlcluster.system.console import counted
+
 NORMAL_QUANTILE = 1.96  # 97.5 % of the standard normal distribution
 
 Array = NDArray[np.float64]
@@ -37,6 +40,7 @@ MAX_DRAWS = 4_000_000  # scores drawn at a time: 64 MB with their indices
 TRIMMED = 0.25  # of each end, for the IQM
 MIN_RUNS = 5  # of a method, and two of each game, for an interval or a probability
 MIN_EPISODES = 20  # for the interval of a mean over episodes
+LISTED = 5  # more methods are counted, not listed
 MAX_PERMUTATIONS = 20_000  # per game: beyond this number, they are sampled
 
 
@@ -153,24 +157,25 @@ class Verdict(NamedTuple):
     text: str
 
 
-def verdict(methods: Mapping[str, Scores], seed: int = 0) -> Verdict:
-    """Compares the method with the highest IQM with every other: both must have enough runs, the interval of its
-    probability of improvement must lie above 0.5, and the permutation test's p-value must be at most 5 %.
+def verdict(methods: Mapping[str, Scores], what: str = "the score", seed: int = 0) -> Verdict:
+    """Compares the method with the highest IQM with every other; `what` was scored, in words. Both must have enough
+    runs, the interval of its probability of improvement must lie above 0.5, and the permutation test's p-value must be
+    at most 5 %.
     """
     if len(methods) < 2:
-        return Verdict(None, "Only one method: nothing to compare.")
+        return Verdict(None, _alone_text(methods, what))
     ranked = sorted(methods, key=lambda name: float(iqm(list(methods[name].values()))), reverse=True)
     best, improvements = ranked[0], {}
-    few = [name for name in ranked if not has_interval(methods[name])]
+    few = [name for name in methods if not has_interval(methods[name])]
     if few:
-        return Verdict(None, f"Not enough runs to tell: {_leads(methods, best)}, but {too_few(methods, few)}.")
+        return Verdict(None, f"Not enough runs to tell: {_leads(methods, best, what)}, but {too_few(methods, few)}.")
     for name in ranked[1:]:
         improvements[name] = improvement = probability_of_improvement(methods[best], methods[name], seed)
         p_value = permutation_p_value(methods[best], methods[name], seed)
         if p_value > 1 - CONFIDENCE or improvement.low <= 0.5:
-            return Verdict(None, _undecided_text(_leads(methods, best), (best, name), improvement, p_value))
+            return Verdict(None, _undecided_text(_leads(methods, best, what), (best, name), improvement, p_value))
     closest = min(improvements, key=lambda name: improvements[name].low)
-    return Verdict(best, f"{best} is best: {_margin(improvements[closest], closest)}.")
+    return Verdict(best, f"{best} is best in {what}: {_margin(improvements[closest], closest)}.")
 
 
 def _margin(improvement: Interval, closest: str) -> str:
@@ -180,16 +185,33 @@ def _margin(improvement: Interval, closest: str) -> str:
     return f"one of its runs beats one of {closest}, the closest, with probability {_text(improvement)}"
 
 
+def _alone_text(methods: Mapping[str, Scores], what: str) -> str:
+    """Of one method: `PPO_Parallel has an IQM of 0.546, 95 % interval [0.502, 0.583], in the score over 10 runs.`"""
+    ((name, scores),) = methods.items()
+    own, runs = estimate(scores, iqm), counted(sum(map(len, scores.values())), "run")
+    has_bounds = own.low is not None and own.high is not None
+    interval = f", 95 % interval [{own.low:.3f}, {own.high:.3f}]," if has_bounds else ""
+    why = "" if has_bounds else f"; no interval is shown: {too_few(methods, [name])}"
+    return f"{name} has an IQM of {own.value:.3f}{interval} in {what} over {runs}{why}."
+
+
 def too_few(methods: Mapping[str, Scores], few: Sequence[str]) -> str:
-    """`an interval takes at least 5 runs of a method, and PPO_Parallel has 3`"""
-    counts = {name: sum(map(len, methods[name].values())) for name in few}
-    fewest = min(counts, key=lambda name: counts[name])
+    """`an interval takes at least 5 runs of a method, and PPO_Parallel and A2C_Parallel have 3, A3C_Parallel has 2`"""
+    by_count: dict[int, list[str]] = {}
+    for name in few:
+        by_count.setdefault(sum(map(len, methods[name].values())), []).append(name)
     games = " (two of each game)" if max(map(len, methods.values())) > 1 else ""
-    return f"an interval takes at least {MIN_RUNS} runs of a method{games}, and {fewest} has {counts[fewest]}"
+    have = ", ".join(
+        f"{joined(names)} {'has' if len(names) == 1 else 'have'} {count}"
+        for count, names in sorted(by_count.items(), reverse=True)
+    )
+    if len(few) > LISTED:
+        have = f"{len(few)} methods have {' or '.join(map(str, sorted(by_count)))}"
+    return f"an interval takes at least {MIN_RUNS} runs of a method{games}, and {have}"
 
 
-def _leads(methods: Mapping[str, Scores], best: str) -> str:
-    return f"{best} has the highest IQM ({float(iqm(list(methods[best].values()))):.3f})"
+def _leads(methods: Mapping[str, Scores], best: str, what: str) -> str:
+    return f"{best} has the highest IQM of {what} ({float(iqm(list(methods[best].values()))):.3f})"
 
 
 def _undecided_text(leads: str, pair: tuple[str, str], improvement: Interval, p_value: float) -> str:
@@ -266,4 +288,4 @@ def _ends() -> tuple[float, float]:
 
 
 def _text(interval: Interval) -> str:
-    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    return f"{interval.value:.2f}, 95 % interval [{interval.low:.2f}, {interval.high:.2f}]"
