@@ -5,6 +5,9 @@ suite_procgen16.yaml; it replaces the published run of the same recipe, game and
 such. If one of the runs cannot be published, none is.
 
     .venv/bin/python scripts/publish.py runs/suite_procgen/runs/*
+    .venv/bin/python scripts/publish.py --agent runs/suite_procgen/runs/ppo_fast_coinrun_seed1
+
+With `--agent` the parameters of one finished run are added as well, as src/rlcluster/agents/METHOD_GAME.pt.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from rlcluster.reports.published import (
     method_text,
     read_method,
 )
+from rlcluster.runs import agents
+from rlcluster.runs.checkpoint import save_checkpoint
+from rlcluster.runs.checkpoints import find_checkpoint
 from rlcluster.runs.reader import RecordedRun, read_run
 from rlcluster.settings.games import procgen_game
 from rlcluster.settings.schema import Settings
@@ -65,7 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(exist_ok=True)
     for name, method in changes.items():
         write_atomically(options.folder / f"{name}.json", method_text(method).encode())
+    if options.agent:
+        publish_agent(options.runs[0], recipes)
     return 0
+
+
+def publish_agent(path: Path, recipes: Mapping[str, Recipe]) -> None:
+    """The parameters of the run's last checkpoint."""
+    run = read_run(path)
+    file = agents.FOLDER / f"{recipe_of(run, recipes)}_{run.game}.pt"
+    file.parent.mkdir(exist_ok=True)
+    save_checkpoint(file, agents.agent_content(find_checkpoint(path, "--agent")))
+    print(f"{file.name}: {file.stat().st_size:,} bytes")
 
 
 def read_recipes(suites: Iterable[Path]) -> dict[str, Recipe]:
@@ -179,9 +196,13 @@ def _differences(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
+    parser.add_argument("--agent", action="store_true", help="the parameters of the run too; one RUN")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the published files")
     parser.add_argument("--suite", type=Path, nargs="+", default=SUITES, help="the suites with the recipes")
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.agent and len(parsed.runs) != 1:
+        parser.error("--agent: give one RUN")
+    return parsed
 
 
 if __name__ == "__main__":

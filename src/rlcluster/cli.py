@@ -288,6 +288,7 @@ def _suite(options: argparse.Namespace) -> int:
 
 
 def _presets(options: argparse.Namespace) -> int:
+    from rlcluster.runs.agents import agent_names
     from rlcluster.settings.presets import USES, preset, presets
 
     if options.show is not None:
@@ -300,6 +301,9 @@ def _presets(options: argparse.Namespace) -> int:
         for one in known:
             if one.use == use:
                 say(f"  {one.name:{width}}  {one.summary}")
+    say("rlcluster evaluate NAME (trained agents)")
+    for name in agent_names():
+        say(f"  {name}")
     return 0
 
 

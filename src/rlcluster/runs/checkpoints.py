@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rlcluster.runs.agents import agent_file
 from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from rlcluster.runs.config import is_run, read_run_settings
 from rlcluster.runs.files import CHECKPOINT_FOLDER, RUNS_FOLDER, checkpoint_folder, runs_below
@@ -139,11 +140,14 @@ def has_checkpoint(run: Path) -> bool:
 
 
 def find_checkpoint(path: Path, name: str = "--checkpoint") -> Checkpoint:
-    """The checkpoint that a path means: the file itself, or the last usable one of a run directory. `name` is what
-    errors call the path.
+    """The checkpoint that a path means: the file itself, the last usable one of a run directory, or an agent that comes
+    with the package. `name` is what errors call the path.
     """
     if not path.exists():
-        raise UserError(f"{name} {path}: there is no such file or run directory")
+        agent = agent_file(path)
+        if agent is None:
+            raise UserError(f"{name} {path}: there is no such file or run directory")
+        return load_checkpoint(agent)
     if path.is_file():
         return load_checkpoint(path)
     files = checkpoints_of(path)
