@@ -36,7 +36,7 @@ def test_80_by_24_shows_everything():
     ]
 
 
-@pytest.mark.parametrize("height", [1, 2, 5, 24])
+@pytest.mark.parametrize("height", [1, 2, 5, 10, 24])
 def test_a_view_never_exceeds_its_terminal(height):
     for width in range(20, 121):
         lines = view(SNAPSHOT, width, height)
@@ -44,10 +44,48 @@ def test_a_view_never_exceeds_its_terminal(height):
         assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (60, 22), (49, 22), (49, 14), (40, 18), (30, 24)])
+def test_a_narrow_terminal_of_enough_height_shows_everything(width, height):
+    shown = " ".join(" ".join(view(SNAPSHOT, width, height)).split())
+    for text in (
+        *("PPO_Parallel on coinrun", "running", "25%", "elapsed 0:00:32", "ETA 0:01:36"),
+        *("reward 6.42 ± 1.23", "▁▃▅▆█", "episode length 160"),
+        *("steps 49,152", "steps/s 1,523 now, 1,536 mean", "update 12"),
+        *("entropy 2.31", "KL 0.0102", "explained variance 0.62", "action information 0.31"),
+        *("rollout 35%", "learn 55%", "sync 6%", "idle 4%", "slowest: rank 1, 700 steps/s", "fastest: 810 steps/s"),
+        *("memory 1.20 GB, peak 1.40", "checkpoint step 40,960, 0:02:10 ago"),
+    ):
+        assert text in shown
+
+
+def test_lines_that_are_left_go_to_the_most_important_fields():
+    assert view(SNAPSHOT, 40, 10) == [
+        "PPO_Parallel on coinrun   running",
+        "█████" + "░" * 17 + "  25%  ETA 0:01:36",
+        "reward 6.42 ± 1.23   episode length 160",
+        "steps 49,152",
+        "steps/s 1,523 now, 1,536 mean",
+        "entropy 2.31   KL 0.0102",
+        "rollout 35%   learn 55%   sync 6%",
+        "slowest: rank 1, 700 steps/s",
+        "fastest: 810 steps/s",
+        "checkpoint step 40,960, 0:02:10 ago",
+    ]
+
+
+def test_a_long_reason_is_broken_between_its_words():
+    failed = SNAPSHOT._replace(status="failed: rank 3: the environment did not answer for 60 seconds")
+    assert view(failed, 40, 24)[:3] == [
+        "PPO_Parallel on coinrun",
+        "failed: rank 3: the environment did not",
+        "answer for 60 seconds",
+    ]
+
+
 def test_one_line_of_40_columns_keeps_progress_reward_and_eta():
-    assert view(SNAPSHOT, 40, 24) == [" 25% 1523/s reward 6.42 ETA 0:01:36"]
-    assert view(SNAPSHOT, 45, 24) == [" 25% 49.2k 1523/s reward 6.42 ETA 0:01:36"]
-    assert view(SNAPSHOT, 20, 24) == [" 25% reward 6.42"]
+    assert view(SNAPSHOT, 40, 1) == [" 25% 1523/s reward 6.42 ETA 0:01:36"]
+    assert view(SNAPSHOT, 45, 1) == [" 25% 49.2k 1523/s reward 6.42 ETA 0:01:36"]
+    assert view(SNAPSHOT, 20, 1) == [" 25% reward 6.42"]
 
 
 def test_a_low_terminal_keeps_the_bar_the_reward_and_the_speed():
@@ -55,6 +93,7 @@ def test_a_low_terminal_keeps_the_bar_the_reward_and_the_speed():
     assert "ETA 0:01:36" in bar
     assert reward.startswith("reward")
     assert speed.startswith("steps")
+    assert view(SNAPSHOT, 40, 3)[-1] == "steps/s 1,523 now, 1,536 mean"
 
 
 def test_the_least_important_field_goes_first():
