@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -169,7 +170,31 @@ def test_several_runs_are_a_table_whose_columns_drop_by_importance():
     heading, first, second = table(runs, 120)
     assert heading.split() == ["run", "status", "done", "steps", "steps/s", "reward", "entropy", "ETA"]
     assert first.split()[-6:] == ["25%", "49.2k", "1,523", "6.42", "2.31", "0:01:36"]
-    assert "failed: out of memory" in second
+    assert second.split() == ["other", "failed", "25%", *"----", "0:01:36"]
     narrow = table(runs, 40)
     assert narrow[0].split() == ["run", "done", "reward", "ETA"]
     assert max(map(len, narrow)) <= 40
+
+
+def seeds(name: str, statuses: Sequence[str]) -> list[Snapshot]:
+    return [SNAPSHOT._replace(title=f"{name}_seed{k}", status=status) for k, status in enumerate(statuses, 1)]
+
+
+def test_the_reason_of_one_failed_run_takes_no_column_from_the_others():
+    failed = "failed: out of memory (rank 1)"
+    heading, first, _, last = table(seeds("a3c_parallel_coinrun", ["running", "running", failed]), 80)
+    assert heading.split() == ["run", "status", "done", "steps", "steps/s", "reward", "ETA"]
+    assert first.split()[:2] == ["a3c_parallel_coinrun_seed1", "running"]
+    assert last.split()[:2] == ["a3c_parallel_coinrun_seed3", "failed"]
+    of_a_suite = table(seeds("five_methods/ppo_parallel_coinrun", ["running", "silent for 0:01:30"]), 80)
+    assert of_a_suite[0].split() == ["run", "status", "done", "steps", "steps/s", "reward", "ETA"]
+    assert of_a_suite[2].split()[:2] == ["five_methods/pp…el_coinrun_seed2", "silent"]
+
+
+def test_long_names_lose_their_middle_so_that_the_seeds_stay():
+    runs = seeds("ppo_parallel_coinrun", 3 * ["running"])
+    assert [line.split()[0] for line in table(runs, 40)] == [
+        *("run", "ppo_para…un_seed1", "ppo_para…un_seed2", "ppo_para…un_seed3")
+    ]
+    assert table(runs, 40, PLAIN)[1].startswith("ppo_para~un_seed1  ")
+    assert {len(line) for line in table(runs, 40)} == {40}

@@ -24,15 +24,16 @@ RANKS_DIFFER = 1.1  # the fastest rank's speed over the slowest one's, from whic
 
 
 class Symbols(NamedTuple):
-    """What bars and sparklines are made of."""
+    """What bars and sparklines are made of, and what stands for the middle of a name."""
 
     full: str
     empty: str
     levels: str
+    cut: str
 
 
-BLOCKS = Symbols("█", "░", "▁▂▃▄▅▆▇█")
-PLAIN = Symbols("#", "-", "_.-=+*#")  # where the terminal has ASCII only
+BLOCKS = Symbols("█", "░", "▁▂▃▄▅▆▇█", "…")
+PLAIN = Symbols("#", "-", "_.-=+*#", "~")  # where the terminal has ASCII only
 
 
 class Field(NamedTuple):

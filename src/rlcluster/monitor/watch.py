@@ -123,7 +123,7 @@ def drawn(snapshots: Sequence[Snapshot], width: int, height: int, symbols: Symbo
     """One run in full, several as a table."""
     if len(snapshots) == 1:
         return view(snapshots[0], width, height, symbols)
-    lines = table(snapshots, width)
+    lines = table(snapshots, width, symbols)
     if len(lines) <= height:
         return lines
     shown = max(2, height - 1)
