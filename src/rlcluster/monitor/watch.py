@@ -51,10 +51,7 @@ class WatchedRun:
         snapshot = self._history.snapshot(self._status(state), last_saved(self._path))
         if state is None or state.state == "running":
             return snapshot
-        is_done = state.state == "finished"  # perhaps before its budget was spent: at a target reward
-        return snapshot._replace(
-            progress=1.0 if is_done else snapshot.progress, remaining_seconds=0.0 if is_done else None
-        )
+        return snapshot.ended(state.state == "finished")
 
     @property
     def is_over(self) -> bool:
