@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("rlcluster.reports.published.published_folder", lambda: folder / "published")
         comparison = compare([read_run(run) for run in runs], options=Options(with_reference=True))
         file.write_text(page_text(comparison, "A comparison"))
+    return file
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One game: five runs of a method, enough for an interval, three of another, and one of a third."""
+    folder = tmp_path_factory.mktemp("few")
+    rewards = [5 + 4 * k / 600 + (k % 5) / 10 for k in range(600)]
+    runs = []
+    for algorithm, mode, num_runs in (("ppo", "sequential", 5), ("ppo", "parallel", 3), ("a2c", "parallel", 1)):
+        for seed in range(1, num_runs + 1):
+            flags = {"algorithm": algorithm, "mode": mode, "env.seed": str(seed)}
+            own = [reward + seed / 4 for reward in rewards]
+            evaluation = evaluation_of(7.0 + seed / 10, 8.0)
+            runs.append(write_run(folder / f"{algorithm}_{mode}_{seed}", flags, own, 900.0, evaluation=evaluation))
+    file = folder / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "A few"))
     return file
 
 
@@ -85,6 +103,25 @@ def test_the_axis_can_be_changed(browser, page):
     browser.find_element("css selector", "input[value=seconds]").click()
     expect(browser, f"{title}.includes('over wall-clock (minutes).')", True)
     assert browser.get_log("browser") == []
+
+
+TITLES = "[...document.querySelectorAll('#charts h4')].map(heading => heading.textContent)"
+
+
+def titles_of(axis: str, games: Sequence[str]) -> list[str]:
+    """Rewards by the chosen axis and, where that is another one, by wall-clock; speed and timesteps."""
+    both = dict.fromkeys((axis, "wall-clock"))
+    rewards = [f"Episode reward by {by}{game}" for game in games for by in both]
+    return [*rewards, "Speed", "Timesteps against wall-clock"]
+
+
+@pytest.mark.parametrize("games", [("",), (": coinrun", ": starpilot")], ids=["one game", "two games"])
+def test_each_axis_has_its_charts_and_no_others(browser, page, few, games):
+    open_page(browser, page if len(games) == 2 else few)
+    axes = {"steps": "environment steps", "seconds": "wall-clock", "core_hours": "core-hours"}
+    for name in ("seconds", "core_hours", "seconds", "steps"):
+        browser.find_element("css selector", f"input[value={name}]").click()
+        expect(browser, TITLES, titles_of(axes[name], games))
 
 
 def test_a_method_can_be_hidden(browser, page):

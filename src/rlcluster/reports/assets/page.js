@@ -297,6 +297,7 @@ function drawInto(place, list) {
     figure.append(element("h4"), details);
     place.append(figure);
   }
+  while (place.children.length > list.length) place.lastElementChild.remove();
   list.forEach((spec, k) => {
     place.children[k].querySelector("h4").textContent = spec.title;
     drawChart(place.children[k], spec);
