@@ -105,6 +105,7 @@ def test_the_axis_can_be_changed(browser, page):
     assert browser.get_log("browser") == []
 
 
+KEPT = r"text => text.replace(/[^[\](),to]/g, '')"  # brackets and what separates two bounds
 TITLES = "[...document.querySelectorAll('#charts h4')].map(heading => heading.textContent)"
 
 
@@ -166,6 +167,19 @@ def test_every_chart_has_its_data_as_a_table(browser, page):
     assert script(browser, "document.querySelectorAll('figure svg').length") == script(
         browser, "document.querySelectorAll('figure details').length"
     )
+
+
+def test_intervals_are_in_brackets_and_ranges_in_parentheses(browser, few):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, few)
+    browser.find_element("css selector", "#charts svg").send_keys(Keys.END)
+    brackets = ["[,]", "(to)", "[,]"]  # of five runs, of three, and of one, over its episodes
+    lines = f"{TIP}.innerText.trim().split('\\n').slice(1).map(line => line.split(': ')[1])"
+    expect(browser, f"{lines}.map({KEPT})", brackets)
+    browser.find_element("css selector", "#charts figure details summary").click()
+    second_row = "[...document.querySelectorAll('#charts figure:nth-child(1) tbody tr:nth-child(2) td')]"
+    expect(browser, f"{second_row}.map(cell => cell.textContent).map({KEPT})", brackets)
 
 
 def test_the_results_fit_a_window_of_1280_pixels(browser, page):

@@ -166,9 +166,11 @@ function addCursor(figure, svg, spec, shown, { width, height, px, xMin, xMax }) 
   });
 }
 
+// As in the tables: an interval in brackets, the lowest and the highest run in parentheses.
 function valueText(series, k) {
-  const low = series.low?.[k], high = series.high?.[k];
-  return low == null || high == null ? short(series.y[k]) : `${short(series.y[k])} (${short(low)} to ${short(high)})`;
+  const low = series.low?.[k], high = series.high?.[k], value = short(series.y[k]);
+  if (low == null || high == null) return value;
+  return series.band === "range" ? `${value} (${short(low)} to ${short(high)})` : `${value} [${short(low)}, ${short(high)}]`;
 }
 
 // The last known point at or before x; null beyond the end of the series.
