@@ -182,6 +182,19 @@ def test_intervals_are_in_brackets_and_ranges_in_parentheses(browser, few):
     expect(browser, f"{second_row}.map(cell => cell.textContent).map({KEPT})", brackets)
 
 
+def test_single_runs_of_repeated_methods_have_no_bands(browser, few):
+    open_page(browser, few)
+    bands, note = (
+        "document.querySelectorAll('#charts path.band').length",
+        "document.getElementById('band-note').textContent",
+    )
+    assert script(browser, bands) > 0
+    assert script(browser, note).startswith("Bands: ")
+    browser.find_element("css selector", "input[value=runs]").click()
+    expect(browser, bands, 0)
+    expect(browser, f"{note}.startsWith('Single runs are drawn without bands.')", True)
+
+
 def test_the_results_fit_a_window_of_1280_pixels(browser, page):
     open_page(browser, page)
     box = "document.querySelector('#results .wide')"

@@ -115,7 +115,7 @@ function drawSeries(svg, series, px, py) {
   const { color, dash, marker } = series.style ?? lineStyle(series.method);
   const points = series.x.map((x, k) => [x, series.y[k], series.low?.[k], series.high?.[k]]).filter((point) => point[1] !== null);
   const banded = points.filter((point) => point[2] != null && point[3] != null);
-  if (banded.length > 1) {
+  if (banded.length > 1 && !series.isThin) {
     const upper = banded.map(([x, , , high]) => `${px(x).toFixed(1)},${py(high).toFixed(1)}`);
     const lower = banded.map(([x, , low]) => `${px(x).toFixed(1)},${py(low).toFixed(1)}`).reverse();
     svg.append(element("path", { class: "band", d: `M${upper.concat(lower).join("L")}Z`, style: `fill:${color}` }));
@@ -310,15 +310,21 @@ function drawAll() {
   const main = mainCharts();
   drawInto(document.getElementById("charts"), main);
   drawInto(document.getElementById("diagnostics"), data.diagnostics.map((name) => ({ ...chart(name, seriesOf(name), AXES[axis].title), height: 210 })));
-  const kinds = new Set(main.flatMap((spec) => spec.series.map((series) => series.band)));
-  const texts = Object.entries(data.bands).filter(([kind]) => kind !== "none" && kinds.has(kind)).map(([, text]) => text);
-  document.getElementById("band-note").textContent = texts.length ? `Bands: ${texts.join("; ")}.` : "No bands: too few runs or episodes.";
+  document.getElementById("band-note").textContent = bandNote(main.flatMap((spec) => spec.series));
   const profile = document.getElementById("profile");
   if (profile) drawInto(profile, [{
     title: "Performance profile", unit: "share of runs above the score (band: 95 % interval)", xLabel: "score", yRange: [-0.03, 1.06],
     xMin: data.profile.thresholds[0],
     series: data.profile.methods.map((one) => ({ name: data.methods[one.method], x: data.profile.thresholds, ...one })),
   }]);
+}
+
+// Bands of many runs would hide each other: their numbers are in the data of a chart.
+function bandNote(list) {
+  const kinds = new Set(list.map((series) => series.band));
+  const texts = Object.entries(data.bands).filter(([kind]) => kind !== "none" && kinds.has(kind)).map(([, text]) => text);
+  if (!texts.length) return "No bands: too few runs or episodes.";
+  return list.some((series) => series.isThin) ? `Single runs are drawn without bands. In brackets in their data: ${texts.join("; ")}.` : `Bands: ${texts.join("; ")}.`;
 }
 
 function lineSample({ color, dash, marker }) {
