@@ -195,6 +195,20 @@ def test_single_runs_of_repeated_methods_have_no_bands(browser, few):
     expect(browser, f"{note}.startsWith('Single runs are drawn without bands.')", True)
 
 
+def test_words_are_aligned_to_the_left_and_numbers_to_the_right(browser, page):
+    open_page(browser, page)
+    by_game = "[...document.querySelectorAll('#results > h3 + .wide tr:last-child > *')]"
+    alignments = "map(cell => getComputedStyle(cell).textAlign)"
+    assert script(browser, f"{by_game}.{alignments}")[:4] == [
+        "left",
+        "left",
+        "right",
+        "right",
+    ]  # game, method, runs, reward
+    settings = "[...document.querySelectorAll('#settings tbody tr:first-child > *')]"
+    assert set(script(browser, f"{settings}.{alignments}")) == {"left"}  # columns of words and numbers
+
+
 def test_the_results_fit_a_window_of_1280_pixels(browser, page):
     open_page(browser, page)
     box = "document.querySelector('#results .wide')"

@@ -79,6 +79,11 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
     marked: Sequence[bool] = ()
 
+    @property
+    def are_words(self) -> list[bool]:
+        """Of each column: whether it has words, which are aligned to the left; numbers are to the right."""
+        return [any(row[k][:1].isalpha() for row in self.rows) for k in range(len(self.headings))]
+
 
 def page_text(
     comparison: Comparison, title: str, note: str = "", per_run: bool = False, refresh_seconds: int | None = None
