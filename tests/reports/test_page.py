@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from rlcluster.runs.reader import read_run
 from chromium import SCREENSHOTS, background_brightness, emulate, expect, open_page, script, window_of
 from conftest import evaluation_of, publish_runs, write_run
 
-A4_PIXELS = 688  # 210 mm without margins of 14 mm, at 96 pixels per inch
+A4_PIXELS, LANDSCAPE_PIXELS = 688, 1016  # 210 and 297 mm without margins of 14 mm, at 96 pixels per inch
 TIP = "document.querySelector('#charts .tip')"
 
 
@@ -54,6 +57,19 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
             runs.append(write_run(folder / f"{algorithm}_{mode}_{seed}", flags, own, 900.0, evaluation=evaluation))
     file = folder / "comparison.html"
     file.write_text(page_text(compare([read_run(run) for run in runs]), "A few"))
+    return file
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of each of two methods: the results are of runs, with longer names than methods have."""
+    folder = tmp_path_factory.mktemp("pair")
+    runs = [
+        write_run(folder / f"ppo_{mode}_coinrun_seed1", {"mode": mode}, 20 * [6.5], evaluation=evaluation_of(7.1, 8.2))
+        for mode in ("sequential", "parallel")
+    ]
+    file = folder / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "A pair"))
     return file
 
 
@@ -224,18 +240,64 @@ def test_a_printed_page_is_light_and_has_all_tables(browser, page):
     expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
 
 
-def test_no_table_is_wider_than_a_printed_page(browser, page):
-    """Or the browser would shrink all that it prints."""
-    open_page(browser, page)
-    with window_of(browser, A4_PIXELS):
+BROKEN_WORDS = """(selector => {
+  const broken = [];
+  for (const cell of document.querySelectorAll(selector)) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[^\\s\\/-]+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})"""
+
+
+@pytest.mark.parametrize(
+    ("width", "tables"),
+    [(A4_PIXELS, "main > section > .wide table"), (LANDSCAPE_PIXELS, "#results > details table")],
+    ids=["upright", "landscape"],
+)
+@pytest.mark.parametrize("name", ["page", "few", "pair"])
+def test_a_printed_table_fits_its_page_and_breaks_no_words(browser, request, name, width, tables):
+    """The browser would shrink all that it prints for one table that is too wide."""
+    open_page(browser, request.getfixturevalue(name))
+    with window_of(browser, width):
         emulate(browser, "light", media="print")
         browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-        expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
-        widths = "[...document.querySelectorAll('main > section table')].map(table => table.scrollWidth)"
-        assert max(script(browser, widths)) <= A4_PIXELS
-        assert script(browser, "document.documentElement.scrollWidth") <= A4_PIXELS
-        lines = "[...document.querySelectorAll('#results td')].map(cell => cell.getClientRects()[0].height)"
-        assert max(script(browser, lines)) < 50  # no cell is squeezed into a column of single characters
+        expect(browser, "document.querySelectorAll('#results details:not([open])').length", 0)
+        widths = f"[...document.querySelectorAll('{tables}')].map(table => table.scrollWidth)"
+        assert 0 < max(script(browser, widths)) <= width
+        assert script(browser, f"{BROKEN_WORDS}('{tables} :is(th, td)')") == []
+
+
+def printed(browser: Any) -> bytes:
+    options = {"preferCSSPageSize": True, "printBackground": False}
+    return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])
+
+
+def test_wide_tables_are_printed_on_pages_of_their_own_in_landscape(browser, few):
+    open_page(browser, few)
+    sizes = re.findall(rb"/MediaBox \[0 0 (\d+)[.\d]* (\d+)", printed(browser))
+    turned = [int(width) > int(height) for width, height in sizes]
+    assert turned[0] is turned[-1] is False
+    assert turned.count(True) == 1  # both tables of runs
+
+
+def test_printed_charts_are_drawn_for_half_a_page_and_their_tables_have_titles(browser, few):
+    open_page(browser, few)
+    emulate(browser, "light", media="print")
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    viewed = "document.querySelector('#charts svg').getAttribute('viewBox')"
+    expect(browser, f"{viewed}.split(' ')[2]", "310")  # its text is not scaled
+    titles = "[...document.querySelectorAll('#results summary')].filter(title => title.offsetHeight)"
+    assert script(browser, f"{titles}.map(title => title.innerText)") == ["Single runs", "All details of the runs"]
+    before_others = "[...document.querySelectorAll('h2, h3, .key, .controls, #phases > p, #results summary')]"
+    assert set(script(browser, f"{before_others}.map(one => getComputedStyle(one).breakAfter)")) == {"avoid"}
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    expect(browser, f"{viewed}.split(' ')[2] !== '310'", True)
 
 
 def test_the_page_is_not_wider_than_a_narrow_window(browser, page):

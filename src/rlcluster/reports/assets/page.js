@@ -11,9 +11,11 @@ const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "wedge", "plus", "cross"];
 const PUBLISHED_DASHES = ["2 3", "1 2", "8 3", "5 2 1 2", "3 5", "12 3"]; // OpenAI's is the first, then ours
 const HEIGHT = 280, LEFT = 52, RIGHT = 12, TOP = 26, BOTTOM = 42, MARKERS_PER_CURVE = 8, MARGIN = 0.06, TICK_SPACE = 40;
+const PRINTED_WIDTH = 310; // half a page, so that its text is not scaled
 
 let axis = "steps";
 let show = document.querySelector("input[name=show]:checked")?.value ?? "methods";
+let isPrinted = false;
 const hidden = new Set();
 
 function element(name, attributes = {}, text = null) {
@@ -81,7 +83,7 @@ function yLimits(shown, fromZero) {
 // One chart. A series has a name, a method (which sets its style), x and y, and optionally low and high (its band).
 function drawChart(figure, spec) {
   for (const old of figure.querySelectorAll("svg, .tip, p")) old.remove();
-  const width = Math.max(240, figure.clientWidth - 24), height = spec.height ?? HEIGHT;
+  const width = isPrinted ? PRINTED_WIDTH : Math.max(240, figure.clientWidth - 24), height = spec.height ?? HEIGHT;
   const shown = spec.series.filter((series) => !hidden.has(series.method) && series.y.some((value) => value !== null));
   const [, xMax] = extent(shown.map((series) => series.x)), xMin = spec.xMin ?? 0;
   const [yMin, yMax] = spec.yRange ?? yLimits(shown, spec.fromZero);
@@ -313,7 +315,7 @@ function drawAll() {
   document.getElementById("band-note").textContent = bandNote(main.flatMap((spec) => spec.series));
   const profile = document.getElementById("profile");
   if (profile) drawInto(profile, [{
-    title: "Performance profile", unit: "share of runs above the score (band: 95 % interval)", xLabel: "score", yRange: [-0.03, 1.06],
+    title: "Performance profile (band: 95 % interval)", unit: "share of runs above the score", xLabel: "score", yRange: [-0.03, 1.06],
     xMin: data.profile.thresholds[0],
     series: data.profile.methods.map((one) => ({ name: data.methods[one.method], x: data.profile.thresholds, ...one })),
   }]);
@@ -366,4 +368,9 @@ let lastWidth = document.body.clientWidth;
 addEventListener("resize", () => {
   if (document.body.clientWidth !== lastWidth) { lastWidth = document.body.clientWidth; drawAll(); }
 });
-addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("main > section > details")) details.open = true; });
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("main > section > details")) details.open = true;
+  isPrinted = true;
+  drawAll();
+});
+addEventListener("afterprint", () => { isPrinted = false; drawAll(); });
