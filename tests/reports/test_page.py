@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from colorsys import rgb_to_hls
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlcluster.reports.comparison import Options, compare
+from rlcluster.reports.drawing import COLORS
 from rlcluster.reports.page import page_text
 from rlcluster.runs.reader import read_run
 
@@ -87,6 +89,37 @@ def test_a_profile_of_negative_scores_stays_within_its_chart(browser, tmp_path):
     sizes = "[...document.querySelectorAll('svg text')].map(text => getComputedStyle(text).fontSize)"
     assert set(script(browser, sizes)) == {"12px"}  # of the profile as of every other chart
     assert script(browser, "document.querySelectorAll('#scores .key button').length") == 2  # its own legend
+
+
+Colour = tuple[float, float, float]  # red, green and blue from 0 to 1
+
+
+def colour_of(text: str) -> Colour:
+    red, green, blue = (int(text[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return red, green, blue
+
+
+def contrast(one: Colour, other: Colour) -> float:
+    """By WCAG 2.1: the ratio of relative luminances, each raised by 0.05."""
+
+    def luminance(colour: Colour) -> float:
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_have_the_hues_of_the_figures_and_enough_contrast(browser, few, scheme):
+    open_page(browser, few, scheme)
+    variable = "getComputedStyle(document.body).getPropertyValue"
+    panel, *lines = (
+        colour_of(script(browser, f"{variable}('--{name}')")) for name in ("panel", *(f"c{k}" for k in range(7)))
+    )
+    assert min(contrast(line, panel) for line in lines) >= 3
+    for line, of_the_figure in zip(lines, map(colour_of, COLORS), strict=True):
+        assert abs(rgb_to_hls(*line)[0] - rgb_to_hls(*of_the_figure)[0]) < 5 / 360
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])

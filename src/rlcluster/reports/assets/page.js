@@ -26,7 +26,7 @@ function element(name, attributes = {}, text = null) {
   return node;
 }
 
-// The same colours, dashes and markers as the figures.
+// Dashes, markers and hues of the figures; page.css says why the colours differ in brightness.
 function lineStyle(method) {
   const dash = DASHES[((method % 7) + Math.floor(method / 7)) % DASHES.length];
   return { color: `var(--c${method % 7})`, dash, marker: MARKERS[method % MARKERS.length] };
