@@ -54,6 +54,9 @@ def test_a_live_bar_shows_progress_speed_reward_and_remaining_time(tmp_path: Pat
     ):
         assert part in text
     assert "\x1b[" in text
+    last_frame = text[text.rindex("PPO_Sequential on CartPole-v1") :]
+    assert last_frame.startswith("PPO_Sequential on CartPole-v1   finished")
+    assert "checkpoint step 2,560, 0:00:0" in last_frame
 
 
 @pytest.mark.slow

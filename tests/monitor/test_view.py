@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def test_80_by_24_shows_everything():
     ]
 
 
-@pytest.mark.parametrize("height", [1, 2, 5, 24])
+@pytest.mark.parametrize("height", [1, 2, 5, 10, 24])
 def test_a_view_never_exceeds_its_terminal(height):
     for width in range(20, 121):
         lines = view(SNAPSHOT, width, height)
@@ -44,10 +45,48 @@ def test_a_view_never_exceeds_its_terminal(height):
         assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (60, 22), (49, 22), (49, 14), (40, 18), (30, 24)])
+def test_a_narrow_terminal_of_enough_height_shows_everything(width, height):
+    shown = " ".join(" ".join(view(SNAPSHOT, width, height)).split())
+    for text in (
+        *("PPO_Parallel on coinrun", "running", "25%", "elapsed 0:00:32", "ETA 0:01:36"),
+        *("reward 6.42 ± 1.23", "▁▃▅▆█", "episode length 160"),
+        *("steps 49,152", "steps/s 1,523 now, 1,536 mean", "update 12"),
+        *("entropy 2.31", "KL 0.0102", "explained variance 0.62", "action information 0.31"),
+        *("rollout 35%", "learn 55%", "sync 6%", "idle 4%", "slowest: rank 1, 700 steps/s", "fastest: 810 steps/s"),
+        *("memory 1.20 GB, peak 1.40", "checkpoint step 40,960, 0:02:10 ago"),
+    ):
+        assert text in shown
+
+
+def test_lines_that_are_left_go_to_the_most_important_fields():
+    assert view(SNAPSHOT, 40, 10) == [
+        "PPO_Parallel on coinrun   running",
+        "█████" + "░" * 17 + "  25%  ETA 0:01:36",
+        "reward 6.42 ± 1.23   episode length 160",
+        "steps 49,152",
+        "steps/s 1,523 now, 1,536 mean",
+        "entropy 2.31   KL 0.0102",
+        "rollout 35%   learn 55%   sync 6%",
+        "slowest: rank 1, 700 steps/s",
+        "fastest: 810 steps/s",
+        "checkpoint step 40,960, 0:02:10 ago",
+    ]
+
+
+def test_a_long_reason_is_broken_between_its_words():
+    failed = SNAPSHOT._replace(status="failed: rank 3: the environment did not answer for 60 seconds")
+    assert view(failed, 40, 24)[:3] == [
+        "PPO_Parallel on coinrun",
+        "failed: rank 3: the environment did not",
+        "answer for 60 seconds",
+    ]
+
+
 def test_one_line_of_40_columns_keeps_progress_reward_and_eta():
-    assert view(SNAPSHOT, 40, 24) == [" 25% 1523/s reward 6.42 ETA 0:01:36"]
-    assert view(SNAPSHOT, 45, 24) == [" 25% 49.2k 1523/s reward 6.42 ETA 0:01:36"]
-    assert view(SNAPSHOT, 20, 24) == [" 25% reward 6.42"]
+    assert view(SNAPSHOT, 40, 1) == [" 25% 1523/s reward 6.42 ETA 0:01:36"]
+    assert view(SNAPSHOT, 45, 1) == [" 25% 49.2k 1523/s reward 6.42 ETA 0:01:36"]
+    assert view(SNAPSHOT, 20, 1) == [" 25% reward 6.42"]
 
 
 def test_a_low_terminal_keeps_the_bar_the_reward_and_the_speed():
@@ -55,6 +94,7 @@ def test_a_low_terminal_keeps_the_bar_the_reward_and_the_speed():
     assert "ETA 0:01:36" in bar
     assert reward.startswith("reward")
     assert speed.startswith("steps")
+    assert view(SNAPSHOT, 40, 3)[-1] == "steps/s 1,523 now, 1,536 mean"
 
 
 def test_the_least_important_field_goes_first():
@@ -130,7 +170,31 @@ def test_several_runs_are_a_table_whose_columns_drop_by_importance():
     heading, first, second = table(runs, 120)
     assert heading.split() == ["run", "status", "done", "steps", "steps/s", "reward", "entropy", "ETA"]
     assert first.split()[-6:] == ["25%", "49.2k", "1,523", "6.42", "2.31", "0:01:36"]
-    assert "failed: out of memory" in second
+    assert second.split() == ["other", "failed", "25%", *"----", "0:01:36"]
     narrow = table(runs, 40)
     assert narrow[0].split() == ["run", "done", "reward", "ETA"]
     assert max(map(len, narrow)) <= 40
+
+
+def seeds(name: str, statuses: Sequence[str]) -> list[Snapshot]:
+    return [SNAPSHOT._replace(title=f"{name}_seed{k}", status=status) for k, status in enumerate(statuses, 1)]
+
+
+def test_the_reason_of_one_failed_run_takes_no_column_from_the_others():
+    failed = "failed: out of memory (rank 1)"
+    heading, first, _, last = table(seeds("a3c_parallel_coinrun", ["running", "running", failed]), 80)
+    assert heading.split() == ["run", "status", "done", "steps", "steps/s", "reward", "ETA"]
+    assert first.split()[:2] == ["a3c_parallel_coinrun_seed1", "running"]
+    assert last.split()[:2] == ["a3c_parallel_coinrun_seed3", "failed"]
+    of_a_suite = table(seeds("five_methods/ppo_parallel_coinrun", ["running", "silent for 0:01:30"]), 80)
+    assert of_a_suite[0].split() == ["run", "status", "done", "steps", "steps/s", "reward", "ETA"]
+    assert of_a_suite[2].split()[:2] == ["five_methods/pp…el_coinrun_seed2", "silent"]
+
+
+def test_long_names_lose_their_middle_so_that_the_seeds_stay():
+    runs = seeds("ppo_parallel_coinrun", 3 * ["running"])
+    assert [line.split()[0] for line in table(runs, 40)] == [
+        *("run", "ppo_para…un_seed1", "ppo_para…un_seed2", "ppo_para…un_seed3")
+    ]
+    assert table(runs, 40, PLAIN)[1].startswith("ppo_para~un_seed1  ")
+    assert {len(line) for line in table(runs, 40)} == {40}

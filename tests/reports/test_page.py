@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import re
+from collections.abc import Sequence
+from colorsys import rgb_to_hls
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlcluster.reports.comparison import Options, compare
+from rlcluster.reports.drawing import COLORS
 from rlcluster.reports.page import page_text
 from rlcluster.runs.reader import read_run
 
 from chromium import SCREENSHOTS, background_brightness, emulate, expect, open_page, script, window_of
 from conftest import evaluation_of, publish_runs, write_run
 
-A4_PIXELS = 688  # 210 mm without margins of 14 mm, at 96 pixels per inch
+A4_PIXELS, LANDSCAPE_PIXELS = 688, 1016  # 210 and 297 mm without margins of 14 mm, at 96 pixels per inch
 TIP = "document.querySelector('#charts .tip')"
 
 
@@ -39,6 +45,36 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One game: five runs of a method, enough for an interval, three of another, and one of a third."""
+    folder = tmp_path_factory.mktemp("few")
+    rewards = [5 + 4 * k / 600 + (k % 5) / 10 for k in range(600)]
+    runs = []
+    for algorithm, mode, num_runs in (("ppo", "sequential", 5), ("ppo", "parallel", 3), ("a2c", "parallel", 1)):
+        for seed in range(1, num_runs + 1):
+            flags = {"algorithm": algorithm, "mode": mode, "env.seed": str(seed)}
+            own = [reward + seed / 4 for reward in rewards]
+            evaluation = evaluation_of(7.0 + seed / 10, 8.0)
+            runs.append(write_run(folder / f"{algorithm}_{mode}_{seed}", flags, own, 900.0, evaluation=evaluation))
+    file = folder / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "A few"))
+    return file
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of each of two methods: the results are of runs, with longer names than methods have."""
+    folder = tmp_path_factory.mktemp("pair")
+    runs = [
+        write_run(folder / f"ppo_{mode}_coinrun_seed1", {"mode": mode}, 20 * [6.5], evaluation=evaluation_of(7.1, 8.2))
+        for mode in ("sequential", "parallel")
+    ]
+    file = folder / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "A pair"))
+    return file
+
+
 def test_a_profile_of_negative_scores_stays_within_its_chart(browser, tmp_path):
     runs = [
         write_run(tmp_path / f"{mode}_{seed}", {"mode": mode, "env.seed": str(seed)}, [seed / 2, 1 + seed / 2] * 10)
@@ -53,6 +89,37 @@ def test_a_profile_of_negative_scores_stays_within_its_chart(browser, tmp_path):
     sizes = "[...document.querySelectorAll('svg text')].map(text => getComputedStyle(text).fontSize)"
     assert set(script(browser, sizes)) == {"12px"}  # of the profile as of every other chart
     assert script(browser, "document.querySelectorAll('#scores .key button').length") == 2  # its own legend
+
+
+Colour = tuple[float, float, float]  # red, green and blue from 0 to 1
+
+
+def colour_of(text: str) -> Colour:
+    red, green, blue = (int(text[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return red, green, blue
+
+
+def contrast(one: Colour, other: Colour) -> float:
+    """By WCAG 2.1: the ratio of relative luminances, each raised by 0.05."""
+
+    def luminance(colour: Colour) -> float:
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_have_the_hues_of_the_figures_and_enough_contrast(browser, few, scheme):
+    open_page(browser, few, scheme)
+    variable = "getComputedStyle(document.body).getPropertyValue"
+    panel, *lines = (
+        colour_of(script(browser, f"{variable}('--{name}')")) for name in ("panel", *(f"c{k}" for k in range(7)))
+    )
+    assert min(contrast(line, panel) for line in lines) >= 3
+    for line, of_the_figure in zip(lines, map(colour_of, COLORS), strict=True):
+        assert abs(rgb_to_hls(*line)[0] - rgb_to_hls(*of_the_figure)[0]) < 5 / 360
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
@@ -85,6 +152,26 @@ def test_the_axis_can_be_changed(browser, page):
     browser.find_element("css selector", "input[value=seconds]").click()
     expect(browser, f"{title}.includes('over wall-clock (minutes).')", True)
     assert browser.get_log("browser") == []
+
+
+KEPT = r"text => text.replace(/[^[\](),to]/g, '')"  # brackets and what separates two bounds
+TITLES = "[...document.querySelectorAll('#charts h4')].map(heading => heading.textContent)"
+
+
+def titles_of(axis: str, games: Sequence[str]) -> list[str]:
+    """Rewards by the chosen axis and, where that is another one, by wall-clock; speed and timesteps."""
+    both = dict.fromkeys((axis, "wall-clock"))
+    rewards = [f"Episode reward by {by}{game}" for game in games for by in both]
+    return [*rewards, "Speed", "Timesteps against wall-clock"]
+
+
+@pytest.mark.parametrize("games", [("",), (": coinrun", ": starpilot")], ids=["one game", "two games"])
+def test_each_axis_has_its_charts_and_no_others(browser, page, few, games):
+    open_page(browser, page if len(games) == 2 else few)
+    axes = {"steps": "environment steps", "seconds": "wall-clock", "core_hours": "core-hours"}
+    for name in ("seconds", "core_hours", "seconds", "steps"):
+        browser.find_element("css selector", f"input[value={name}]").click()
+        expect(browser, TITLES, titles_of(axes[name], games))
 
 
 def test_a_method_can_be_hidden(browser, page):
@@ -131,6 +218,46 @@ def test_every_chart_has_its_data_as_a_table(browser, page):
     )
 
 
+def test_intervals_are_in_brackets_and_ranges_in_parentheses(browser, few):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, few)
+    browser.find_element("css selector", "#charts svg").send_keys(Keys.END)
+    brackets = ["[,]", "(to)", "[,]"]  # of five runs, of three, and of one, over its episodes
+    lines = f"{TIP}.innerText.trim().split('\\n').slice(1).map(line => line.split(': ')[1])"
+    expect(browser, f"{lines}.map({KEPT})", brackets)
+    browser.find_element("css selector", "#charts figure details summary").click()
+    second_row = "[...document.querySelectorAll('#charts figure:nth-child(1) tbody tr:nth-child(2) td')]"
+    expect(browser, f"{second_row}.map(cell => cell.textContent).map({KEPT})", brackets)
+
+
+def test_single_runs_of_repeated_methods_have_no_bands(browser, few):
+    open_page(browser, few)
+    bands, note = (
+        "document.querySelectorAll('#charts path.band').length",
+        "document.getElementById('band-note').textContent",
+    )
+    assert script(browser, bands) > 0
+    assert script(browser, note).startswith("Bands: ")
+    browser.find_element("css selector", "input[value=runs]").click()
+    expect(browser, bands, 0)
+    expect(browser, f"{note}.startsWith('Single runs are drawn without bands.')", True)
+
+
+def test_words_are_aligned_to_the_left_and_numbers_to_the_right(browser, page):
+    open_page(browser, page)
+    by_game = "[...document.querySelectorAll('#results > h3 + .wide tr:last-child > *')]"
+    alignments = "map(cell => getComputedStyle(cell).textAlign)"
+    assert script(browser, f"{by_game}.{alignments}")[:4] == [
+        "left",
+        "left",
+        "right",
+        "right",
+    ]  # game, method, runs, reward
+    settings = "[...document.querySelectorAll('#settings tbody tr:first-child > *')]"
+    assert set(script(browser, f"{settings}.{alignments}")) == {"left"}  # columns of words and numbers
+
+
 def test_the_results_fit_a_window_of_1280_pixels(browser, page):
     open_page(browser, page)
     box = "document.querySelector('#results .wide')"
@@ -146,18 +273,64 @@ def test_a_printed_page_is_light_and_has_all_tables(browser, page):
     expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
 
 
-def test_no_table_is_wider_than_a_printed_page(browser, page):
-    """Or the browser would shrink all that it prints."""
-    open_page(browser, page)
-    with window_of(browser, A4_PIXELS):
+BROKEN_WORDS = """(selector => {
+  const broken = [];
+  for (const cell of document.querySelectorAll(selector)) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[^\\s\\/-]+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})"""
+
+
+@pytest.mark.parametrize(
+    ("width", "tables"),
+    [(A4_PIXELS, "main > section > .wide table"), (LANDSCAPE_PIXELS, "#results > details table")],
+    ids=["upright", "landscape"],
+)
+@pytest.mark.parametrize("name", ["page", "few", "pair"])
+def test_a_printed_table_fits_its_page_and_breaks_no_words(browser, request, name, width, tables):
+    """The browser would shrink all that it prints for one table that is too wide."""
+    open_page(browser, request.getfixturevalue(name))
+    with window_of(browser, width):
         emulate(browser, "light", media="print")
         browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-        expect(browser, "document.querySelectorAll('#results details[open] table').length", 2)
-        widths = "[...document.querySelectorAll('main > section table')].map(table => table.scrollWidth)"
-        assert max(script(browser, widths)) <= A4_PIXELS
-        assert script(browser, "document.documentElement.scrollWidth") <= A4_PIXELS
-        lines = "[...document.querySelectorAll('#results td')].map(cell => cell.getClientRects()[0].height)"
-        assert max(script(browser, lines)) < 50  # no cell is squeezed into a column of single characters
+        expect(browser, "document.querySelectorAll('#results details:not([open])').length", 0)
+        widths = f"[...document.querySelectorAll('{tables}')].map(table => table.scrollWidth)"
+        assert 0 < max(script(browser, widths)) <= width
+        assert script(browser, f"{BROKEN_WORDS}('{tables} :is(th, td)')") == []
+
+
+def printed(browser: Any) -> bytes:
+    options = {"preferCSSPageSize": True, "printBackground": False}
+    return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])
+
+
+def test_wide_tables_are_printed_on_pages_of_their_own_in_landscape(browser, few):
+    open_page(browser, few)
+    sizes = re.findall(rb"/MediaBox \[0 0 (\d+)[.\d]* (\d+)", printed(browser))
+    turned = [int(width) > int(height) for width, height in sizes]
+    assert turned[0] is turned[-1] is False
+    assert turned.count(True) == 1  # both tables of runs
+
+
+def test_printed_charts_are_drawn_for_half_a_page_and_their_tables_have_titles(browser, few):
+    open_page(browser, few)
+    emulate(browser, "light", media="print")
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    viewed = "document.querySelector('#charts svg').getAttribute('viewBox')"
+    expect(browser, f"{viewed}.split(' ')[2]", "310")  # its text is not scaled
+    titles = "[...document.querySelectorAll('#results summary')].filter(title => title.offsetHeight)"
+    assert script(browser, f"{titles}.map(title => title.innerText)") == ["Single runs", "All details of the runs"]
+    before_others = "[...document.querySelectorAll('h2, h3, .key, .controls, #phases > p, #results summary')]"
+    assert set(script(browser, f"{before_others}.map(one => getComputedStyle(one).breakAfter)")) == {"avoid"}
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    expect(browser, f"{viewed}.split(' ')[2] !== '310'", True)
 
 
 def test_the_page_is_not_wider_than_a_narrow_window(browser, page):

@@ -5,7 +5,9 @@ import time
 
 import pytest
 
+from rlcluster.runs.status import RunState, write_state
 from rlcluster.system.console import clock_text
+from rlcluster.system.errors import UserError
 from rlcluster.training.progress import (
     LiveReporter,
     PlainReporter,
@@ -186,10 +188,15 @@ def test_a_terminal_gets_the_live_view_and_everything_else_plain_lines(tmp_path)
     assert isinstance(make_reporter("PPO", tmp_path, io.StringIO()), PlainReporter)
 
 
-def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch, tmp_path):
+@pytest.fixture
+def screen(monkeypatch):
+    """Of 80 x 24."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setattr("rich._console", None)  # an earlier console may have another width
+
+
+def test_a_live_reporter_shows_the_state_of_the_run(capsys, screen, tmp_path):
     with LiveReporter("PPO_Sequential on coinrun", tmp_path) as reporter:
         reporter.update({**RECORD, "elapsed_seconds": 16.0}, progress=0.5)
         reporter.update({**RECORD, "update": 13}, progress=1.0)
@@ -197,3 +204,27 @@ def test_a_live_reporter_shows_the_state_of_the_run(capsys, monkeypatch, tmp_pat
     assert "100%  elapsed 0:00:32  ETA 0:00:00" in shown
     assert "PPO_Sequential on coinrun" in shown
     assert "reward 6.42 ± 1.23" in shown
+
+
+@pytest.mark.parametrize(
+    ("is_finished", "status", "done"),
+    [(True, "finished", "100%  elapsed 0:00:32  ETA 0:00:00"), (False, "preempted", "50%  elapsed 0:00:32  ETA -")],
+)
+def test_the_last_frame_shows_the_final_status_and_checkpoint(capsys, screen, tmp_path, is_finished, status, done):
+    with LiveReporter("PPO_Sequential on coinrun", tmp_path) as reporter:
+        reporter.update(RECORD, progress=0.5)  # a callback may end a run before its budget is spent
+        write_state(tmp_path, RunState("running", 49_152, 12))  # by its last checkpoint
+        reporter.conclude(is_finished)
+    shown = capsys.readouterr().out
+    assert f"PPO_Sequential on coinrun   {status}" in shown
+    assert done in shown
+    assert "checkpoint step 49,152, 0:00:00 ago" in shown
+
+
+def test_the_last_frame_of_a_failed_run_says_why(capsys, screen, tmp_path):
+    with pytest.raises(UserError), LiveReporter("PPO_Sequential on coinrun", tmp_path) as reporter:
+        reporter.update(RECORD, progress=0.5)
+        raise UserError("the disk is full")
+    shown = capsys.readouterr().out
+    assert "PPO_Sequential on coinrun   failed: the disk is full" in shown
+    assert "ETA -" in shown

@@ -25,6 +25,12 @@ class Snapshot(NamedTuple):
     remaining_seconds: float | None
     saved: Saved | None  # the last checkpoint
 
+    def ended(self, is_finished: bool) -> Snapshot:
+        """A finished run has no time to go; at a target reward its budget may not be spent."""
+        if is_finished:
+            return self._replace(progress=1.0, remaining_seconds=0.0)
+        return self._replace(remaining_seconds=None)
+
 
 class RemainingTime:
     """The ETA, from the progress over the last updates."""

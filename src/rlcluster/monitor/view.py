@@ -1,35 +1,39 @@
 """A snapshot of a run as lines of text, for the width and height there is.
 
-A view is a list of rows, a row a list of fields. Where the width does not suffice, a row loses its least important
-fields; where the height does not, the view loses its least important rows. What remains is one line, which fits into 40
-columns.
+A view is a list of rows, a row a list of fields. Where the height does not suffice, the view loses its least important
+rows; a row that is wider than the terminal continues on lines that are left, else it loses its least important fields.
+What remains in a terminal of one line fits into 40 columns.
 """
 
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlcluster.monitor.history import Snapshot
 from rlcluster.system.console import clock_text
 
-NARROWEST_BLOCK = 50  # columns: below, one line
+LOWEST_BLOCK = 2  # lines: below, one line
+WIDE, SHORTEST_BAR = 50, 8  # columns: from WIDE on, the elapsed time is beside the bar
+SHORTEST_SPARKLINE, LONGEST_SPARKLINE = 8, 40
 GAP = "   "
 UNKNOWN = "-"
 RANKS_DIFFER = 1.1  # the fastest rank's speed over the slowest one's, from which both are shown
 
 
 class Symbols(NamedTuple):
-    """What bars and sparklines are made of."""
+    """What bars and sparklines are made of, and what stands for the middle of a name."""
 
     full: str
     empty: str
     levels: str
+    cut: str
 
 
-BLOCKS = Symbols("█", "░", "▁▂▃▄▅▆▇█")
-PLAIN = Symbols("#", "-", "_.-=+*#")  # where the terminal has ASCII only
+BLOCKS = Symbols("█", "░", "▁▂▃▄▅▆▇█", "…")
+PLAIN = Symbols("#", "-", "_.-=+*#", "~")  # where the terminal has ASCII only
 
 
 class Field(NamedTuple):
@@ -44,11 +48,13 @@ class Row(NamedTuple):
 
 def view(snapshot: Snapshot, width: int, height: int, symbols: Symbols = BLOCKS) -> list[str]:
     """At most `height` lines of at most `width` characters."""
-    if width < NARROWEST_BLOCK or height < 2:
+    if height < LOWEST_BLOCK:
         return [one_line(snapshot, width)]
-    rows = _rows(snapshot, width, symbols)
-    shown = sorted(rows, key=lambda row: row.rank)[: max(1, height)]
-    return [fitted(row.fields, width) for row in rows if row in shown]
+    rows = [row for row in _rows(snapshot, width, symbols) if any(field.text for field in row.fields)]
+    last = sorted(row.rank for row in rows)[:height][-1]
+    shown = [row for row in rows if row.rank <= last]
+    counts = _line_counts(shown, width, height)
+    return [line for row, count in zip(shown, counts, strict=True) for line in wrapped(row.fields, width, count)]
 
 
 def one_line(snapshot: Snapshot, width: int) -> str:
@@ -65,15 +71,6 @@ def one_line(snapshot: Snapshot, width: int) -> str:
     return fitted(fields, width, " ")
 
 
-def bar_line(snapshot: Snapshot, width: int, symbols: Symbols) -> str:
-    """The bar takes what percentage and ETA leave."""
-    elapsed = clock_text((snapshot.record or {}).get("elapsed_seconds") or 0.0)
-    after = f" {snapshot.progress:4.0%}  elapsed {elapsed}  ETA {_eta(snapshot)}"
-    room = max(8, width - len(after))
-    filled = int(room * min(1.0, snapshot.progress))
-    return symbols.full * filled + symbols.empty * (room - filled) + after
-
-
 def sparkline(values: Sequence[float], width: int, symbols: Symbols = BLOCKS) -> str:
     """The means of `width` slices of the values, between their lowest and their highest."""
     if not values or width < 1:
@@ -87,11 +84,18 @@ def sparkline(values: Sequence[float], width: int, symbols: Symbols = BLOCKS) ->
 
 
 def fitted(fields: Sequence[Field], width: int, gap: str = GAP) -> str:
-    """The fields that fit into the width; the least important ones go first."""
+    """One line."""
+    return "".join(wrapped(fields, width, 1, gap))
+
+
+def wrapped(fields: Sequence[Field], width: int, num_lines: int, gap: str = GAP) -> list[str]:
+    """The fields that fit into the lines; the least important ones go first."""
     shown = [field for field in fields if field.text]
-    while len(shown) > 1 and len(gap.join(field.text for field in shown)) > width:
+    lines = _filled(shown, width, gap)
+    while len(shown) > 1 and len(lines) > num_lines:
         shown.remove(max(reversed(shown), key=lambda field: field.rank))
-    return gap.join(field.text for field in shown)[:width]
+        lines = _filled(shown, width, gap)
+    return lines[:num_lines]
 
 
 def short(number: float | None) -> str:
@@ -104,10 +108,44 @@ def short(number: float | None) -> str:
     return f"{number:.0f}"
 
 
+def _filled(fields: Sequence[Field], width: int, gap: str) -> list[str]:
+    """As many fields on each line as fit; one that is wider than a line is broken between its words."""
+    lines: list[str] = []
+    for field in fields:
+        if lines and len(lines[-1]) + len(gap) + len(field.text) <= width:
+            lines[-1] += gap + field.text
+        else:
+            lines += [field.text] if len(field.text) <= width else textwrap.wrap(field.text, width)
+    return lines
+
+
+def _line_counts(rows: Sequence[Row], width: int, height: int) -> list[int]:
+    """One line for each row. Lines that are left go to the rows that lack their most important fields."""
+    counts = [1 for _ in rows]
+    for _ in range(height - len(rows)):
+        lacking = [
+            (rank, row.rank, k) for k, row in enumerate(rows) if (rank := _lacking(row, width, counts[k])) is not None
+        ]
+        if not lacking:
+            break
+        counts[min(lacking)[-1]] += 1
+    return counts
+
+
+def _lacking(row: Row, width: int, num_lines: int) -> int | None:
+    """The rank of the most important field that `num_lines` cannot show; None if they show all of them."""
+    by_importance = sorted((field for field in row.fields if field.text), key=lambda field: field.rank)
+    for count in range(1, len(by_importance) + 1):
+        kept = [field for field in row.fields if field in by_importance[:count]]
+        if len(_filled(kept, width, GAP)) > num_lines:
+            return by_importance[count - 1].rank
+    return None
+
+
 def _rows(snapshot: Snapshot, width: int, symbols: Symbols) -> list[Row]:
     record = snapshot.record
     title = Row(4, [Field(0, snapshot.title), Field(1, snapshot.status)])
-    bar = Row(0, [Field(0, bar_line(snapshot, width, symbols))])
+    bar = Row(0, _bar_fields(snapshot, width, symbols))
     if record is None:
         return [title, bar, Row(1, [Field(0, "waiting for the first update")])]
     return [
@@ -117,9 +155,21 @@ def _rows(snapshot: Snapshot, width: int, symbols: Symbols) -> list[Row]:
         Row(2, _speed_fields(record)),
         Row(3, _learning_fields(record)),
         Row(5, _phase_fields(record)),
-        *([Row(6, ranks)] if (ranks := _rank_fields(record)) else []),
+        Row(6, _rank_fields(record)),
         Row(7, _storage_fields(snapshot, record)),
     ]
+
+
+def _bar_fields(snapshot: Snapshot, width: int, symbols: Symbols) -> list[Field]:
+    """The bar takes what percentage and times leave; without room for one, there is none."""
+    done, eta = f"{snapshot.progress:4.0%}", f"ETA {_eta(snapshot)}"
+    elapsed = f"elapsed {clock_text((snapshot.record or {}).get('elapsed_seconds') or 0.0)}"
+    beside, below = (f"{done}  {elapsed}  {eta}", "") if width >= WIDE else (f"{done}  {eta}", elapsed)
+    room = width - len(beside) - 1
+    if room < SHORTEST_BAR:
+        return [Field(0, done), Field(1, eta), Field(2, elapsed)]
+    filled = int(room * min(1.0, snapshot.progress))
+    return [Field(0, f"{symbols.full * filled}{symbols.empty * (room - filled)} {beside}"), Field(2, below)]
 
 
 def _reward_fields(snapshot: Snapshot, record: Mapping[str, Any], width: int, symbols: Symbols) -> list[Field]:
@@ -127,15 +177,22 @@ def _reward_fields(snapshot: Snapshot, record: Mapping[str, Any], width: int, sy
     text = f"reward {UNKNOWN if reward is None else f'{reward:.2f} ± {std or 0.0:.2f}'}"
     length = f"episode length {_number(record.get('episode_length_mean'), '.0f')}"
     room = width - len(text) - len(length) - 2 * len(GAP)
-    return [Field(0, text), Field(2, sparkline(snapshot.rewards, min(40, room), symbols)), Field(1, length)]
+    if room < SHORTEST_SPARKLINE:  # on a line of its own
+        return [
+            Field(0, text),
+            Field(1, length),
+            Field(2, sparkline(snapshot.rewards, min(LONGEST_SPARKLINE, width), symbols)),
+        ]
+    line = sparkline(snapshot.rewards, min(LONGEST_SPARKLINE, room), symbols)
+    return [Field(0, text), Field(2, line), Field(1, length)]
 
 
 def _speed_fields(record: Mapping[str, Any]) -> list[Field]:
     steps, seconds = record["steps_global"], record.get("elapsed_seconds")
     mean = f"{steps / seconds:,.0f}" if seconds else UNKNOWN
     return [
-        Field(0, f"steps {steps:,}"),
-        Field(1, f"steps/s {_number(record.get('fps'), ',.0f')} now, {mean} mean"),
+        Field(1, f"steps {steps:,}"),
+        Field(0, f"steps/s {_number(record.get('fps'), ',.0f')} now, {mean} mean"),
         Field(2, f"update {record['update']:,}"),
     ]
 
@@ -153,7 +210,7 @@ def _phase_fields(record: Mapping[str, Any]) -> list[Field]:
     """Shares of the last update; for IMPALA with actors, the learner's wait counts as idle."""
     total = record.get("t_iter") or 0.0
     if total <= 0:
-        return [Field(0, "")]
+        return []
     seconds = {phase: float(record.get(f"t_{phase}") or 0.0) for phase in ("rollout", "learn", "sync")}
     if record.get("learner_idle") is not None:
         seconds["rollout"] = 0.0

@@ -51,10 +51,7 @@ class WatchedRun:
         snapshot = self._history.snapshot(self._status(state), last_saved(self._path))
         if state is None or state.state == "running":
             return snapshot
-        is_done = state.state == "finished"  # perhaps before its budget was spent: at a target reward
-        return snapshot._replace(
-            progress=1.0 if is_done else snapshot.progress, remaining_seconds=0.0 if is_done else None
-        )
+        return snapshot.ended(state.state == "finished")
 
     @property
     def is_over(self) -> bool:
@@ -123,7 +120,7 @@ def drawn(snapshots: Sequence[Snapshot], width: int, height: int, symbols: Symbo
     """One run in full, several as a table."""
     if len(snapshots) == 1:
         return view(snapshots[0], width, height, symbols)
-    lines = table(snapshots, width)
+    lines = table(snapshots, width, symbols)
     if len(lines) <= height:
         return lines
     shown = max(2, height - 1)

@@ -65,8 +65,8 @@ MARGIN = 0.06  # of the data's height, between the data and the frame
 
 
 def style(position: int) -> dict[str, Any]:
-    """Colour, line style and marker of a curve, the same in every figure and on the page; combinations repeat after
-    7 x 4 curves. -1 and below are published results, in grey.
+    """Colour, line style and marker of a curve, the same in every figure; on the page too, but for the brightness of
+    the colours. Combinations repeat after 7 x 4 curves. -1 and below are published results, in grey.
     """
     if position < 0:
         line = PUBLISHED_LINES[(-1 - position) % len(PUBLISHED_LINES)]

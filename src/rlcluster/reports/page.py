@@ -58,8 +58,9 @@ DEFINITIONS = {
     "curves of methods": "the interquartile mean of the runs (of fewer than four, the mean) at common positions, up to "
     f"the end of the shortest finished run. From {MIN_RUNS} runs on, the band is the 95 % interval of that mean; "
     "below, it reaches from the lowest to the highest run.",
-    "curves of single runs": "a point is the mean over all episodes that finished in its slice of the run; the band is "
-    f"the 95 % interval of that mean, from {MIN_EPISODES} episodes on. Neighbouring points share no episodes.",
+    "curves of single runs": "a point is the mean over all episodes that finished in its slice of the run; the band of "
+    f"a method's only run is the 95 % interval of that mean, from {MIN_EPISODES} episodes on. Neighbouring points "
+    "share no episodes.",
     "phases": "time per update in rollout, learning, synchronisation between ranks, and the rest (idle). IMPALA's "
     "actors play in parallel; its idle time includes the learner's wait for them.",
     "IQM": "interquartile mean: the mean of the middle half of the scores of all runs and games.",
@@ -88,6 +89,11 @@ class Table(NamedTuple):
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     marked: Sequence[bool] = ()
+
+    @property
+    def are_words(self) -> list[bool]:
+        """Of each column: whether it has words, which are aligned to the left; numbers are to the right."""
+        return [any(row[k][:1].isalpha() for row in self.rows) for k in range(len(self.headings))]
 
 
 def page_text(

@@ -91,8 +91,9 @@ def run(make_engine: EngineFactory, job: Job) -> bool:
                 training.save_if_due()
                 profiler.after_update(engine.model.updates)
                 evaluator.advance(record)
-        profiler.close()
-        summary = training.finish()
+            profiler.close()
+            summary = training.finish()
+            job.reporter.conclude(training.is_finished())
         if training.is_finished():
             with job.ranks.occupied():
                 evaluator.finish(job.stop)

@@ -15,6 +15,7 @@ from rlcluster.monitor.view import Symbols, view
 from rlcluster.runs.fields import WINDOW
 from rlcluster.runs.status import last_saved
 from rlcluster.system.console import clock_text, counted, say
+from rlcluster.system.errors import reason_of
 
 PLAIN_LINE_SECONDS = 10.0
 WIDTH = 70
@@ -32,6 +33,9 @@ class Reporter(Protocol):
     def update(self, record: dict[str, Any], progress: float) -> None:
         """`record` is the logged line, `progress` the fraction of the budget spent."""
 
+    def conclude(self, is_finished: bool) -> None:
+        """The last checkpoint is saved: the run is finished, or was stopped and can be resumed."""
+
 
 class SilentReporter:
     """For every rank but the first."""
@@ -45,6 +49,9 @@ class SilentReporter:
         pass
 
     def update(self, record: dict[str, Any], progress: float) -> None:
+        pass
+
+    def conclude(self, is_finished: bool) -> None:
         pass
 
 
@@ -77,6 +84,9 @@ class PlainReporter:
         if time.perf_counter() - self._printed_at >= PLAIN_LINE_SECONDS:
             self._print_pending()
 
+    def conclude(self, is_finished: bool) -> None:
+        self._print_pending()
+
     def _print_pending(self) -> None:
         if self._pending is not None:
             say(self._pending, stream=self._stream)
@@ -85,10 +95,11 @@ class PlainReporter:
 
 
 class LiveReporter:
-    """The view of `monitor`, redrawn in place."""
+    """The view of `monitor`, redrawn in place; its last frame says how the run has ended."""
 
     def __init__(self, title: str, run: Path) -> None:
         self._history, self._run = History(title), run
+        self._status = "running"
         self._screen = Screen(self._draw)
 
     def __enter__(self) -> Self:
@@ -98,13 +109,21 @@ class LiveReporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._status = f"failed: {reason_of(error)}"
         self._screen.__exit__(kind, error, traceback)
 
     def update(self, record: dict[str, Any], progress: float) -> None:
         self._history.add(record, progress)
 
+    def conclude(self, is_finished: bool) -> None:
+        self._status = "finished" if is_finished else "preempted"
+
     def _draw(self, width: int, height: int, symbols: Symbols) -> Sequence[str]:
-        return view(self._history.snapshot(saved=last_saved(self._run)), width, height, symbols)
+        snapshot = self._history.snapshot(self._status, last_saved(self._run))
+        if self._status != "running":
+            snapshot = snapshot.ended(self._status == "finished")
+        return view(snapshot, width, height, symbols)
 
 
 def update_line(record: dict[str, Any]) -> str:

@@ -11,9 +11,11 @@ const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "wedge", "plus", "cross"];
 const PUBLISHED_DASHES = ["2 3", "1 2", "8 3", "5 2 1 2", "3 5", "12 3"]; // OpenAI's is the first, then ours
 const HEIGHT = 280, LEFT = 52, RIGHT = 12, TOP = 26, BOTTOM = 42, MARKERS_PER_CURVE = 8, MARGIN = 0.06, TICK_SPACE = 40;
+const PRINTED_WIDTH = 310; // half a page, so that its text is not scaled
 
 let axis = "steps";
 let show = document.querySelector("input[name=show]:checked")?.value ?? "methods";
+let isPrinted = false;
 const hidden = new Set();
 
 function element(name, attributes = {}, text = null) {
@@ -24,7 +26,7 @@ function element(name, attributes = {}, text = null) {
   return node;
 }
 
-// The same colours, dashes and markers as the figures.
+// Dashes, markers and hues of the figures; page.css says why the colours differ in brightness.
 function lineStyle(method) {
   const dash = DASHES[((method % 7) + Math.floor(method / 7)) % DASHES.length];
   return { color: `var(--c${method % 7})`, dash, marker: MARKERS[method % MARKERS.length] };
@@ -81,7 +83,7 @@ function yLimits(shown, fromZero) {
 // One chart. A series has a name, a method (which sets its style), x and y, and optionally low and high (its band).
 function drawChart(figure, spec) {
   for (const old of figure.querySelectorAll("svg, .tip, p")) old.remove();
-  const width = Math.max(240, figure.clientWidth - 24), height = spec.height ?? HEIGHT;
+  const width = isPrinted ? PRINTED_WIDTH : Math.max(240, figure.clientWidth - 24), height = spec.height ?? HEIGHT;
   const shown = spec.series.filter((series) => !hidden.has(series.method) && series.y.some((value) => value !== null));
   const [, xMax] = extent(shown.map((series) => series.x)), xMin = spec.xMin ?? 0;
   const [yMin, yMax] = spec.yRange ?? yLimits(shown, spec.fromZero);
@@ -115,7 +117,7 @@ function drawSeries(svg, series, px, py) {
   const { color, dash, marker } = series.style ?? lineStyle(series.method);
   const points = series.x.map((x, k) => [x, series.y[k], series.low?.[k], series.high?.[k]]).filter((point) => point[1] !== null);
   const banded = points.filter((point) => point[2] != null && point[3] != null);
-  if (banded.length > 1) {
+  if (banded.length > 1 && !series.isThin) {
     const upper = banded.map(([x, , , high]) => `${px(x).toFixed(1)},${py(high).toFixed(1)}`);
     const lower = banded.map(([x, , low]) => `${px(x).toFixed(1)},${py(low).toFixed(1)}`).reverse();
     svg.append(element("path", { class: "band", d: `M${upper.concat(lower).join("L")}Z`, style: `fill:${color}` }));
@@ -166,9 +168,11 @@ function addCursor(figure, svg, spec, shown, { width, height, px, xMin, xMax }) 
   });
 }
 
+// As in the tables: an interval in brackets, the lowest and the highest run in parentheses.
 function valueText(series, k) {
-  const low = series.low?.[k], high = series.high?.[k];
-  return low == null || high == null ? short(series.y[k]) : `${short(series.y[k])} (${short(low)} to ${short(high)})`;
+  const low = series.low?.[k], high = series.high?.[k], value = short(series.y[k]);
+  if (low == null || high == null) return value;
+  return series.band === "range" ? `${value} (${short(low)} to ${short(high)})` : `${value} [${short(low)}, ${short(high)}]`;
 }
 
 // The last known point at or before x; null beyond the end of the series.
@@ -297,6 +301,7 @@ function drawInto(place, list) {
     figure.append(element("h4"), details);
     place.append(figure);
   }
+  while (place.children.length > list.length) place.lastElementChild.remove();
   list.forEach((spec, k) => {
     place.children[k].querySelector("h4").textContent = spec.title;
     drawChart(place.children[k], spec);
@@ -307,15 +312,21 @@ function drawAll() {
   const main = mainCharts();
   drawInto(document.getElementById("charts"), main);
   drawInto(document.getElementById("diagnostics"), data.diagnostics.map((name) => ({ ...chart(name, seriesOf(name), AXES[axis].title), height: 210 })));
-  const kinds = new Set(main.flatMap((spec) => spec.series.map((series) => series.band)));
-  const texts = Object.entries(data.bands).filter(([kind]) => kind !== "none" && kinds.has(kind)).map(([, text]) => text);
-  document.getElementById("band-note").textContent = texts.length ? `Bands: ${texts.join("; ")}.` : "No bands: too few runs or episodes.";
+  document.getElementById("band-note").textContent = bandNote(main.flatMap((spec) => spec.series));
   const profile = document.getElementById("profile");
   if (profile) drawInto(profile, [{
-    title: "Performance profile", unit: "share of runs above the score (band: 95 % interval)", xLabel: "score", yRange: [-0.03, 1.06],
+    title: "Performance profile (band: 95 % interval)", unit: "share of runs above the score", xLabel: "score", yRange: [-0.03, 1.06],
     xMin: data.profile.thresholds[0],
     series: data.profile.methods.map((one) => ({ name: data.methods[one.method], x: data.profile.thresholds, ...one })),
   }]);
+}
+
+// Bands of many runs would hide each other: their numbers are in the data of a chart.
+function bandNote(list) {
+  const kinds = new Set(list.map((series) => series.band));
+  const texts = Object.entries(data.bands).filter(([kind]) => kind !== "none" && kinds.has(kind)).map(([, text]) => text);
+  if (!texts.length) return "No bands: too few runs or episodes.";
+  return list.some((series) => series.isThin) ? `Single runs are drawn without bands. In brackets in their data: ${texts.join("; ")}.` : `Bands: ${texts.join("; ")}.`;
 }
 
 function lineSample({ color, dash, marker }) {
@@ -357,4 +368,9 @@ let lastWidth = document.body.clientWidth;
 addEventListener("resize", () => {
   if (document.body.clientWidth !== lastWidth) { lastWidth = document.body.clientWidth; drawAll(); }
 });
-addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("main > section > details")) details.open = true; });
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("main > section > details")) details.open = true;
+  isPrinted = true;
+  drawAll();
+});
+addEventListener("afterprint", () => { isPrinted = false; drawAll(); });
