@@ -242,11 +242,16 @@ def test_a_comparison_begins_with_two_sentences(seeds, tmp_path, capsys):
     )
 
 
+def shown_text(comparison):
+    """The words of the page, without its tags."""
+    return " ".join(re.sub(r"<[^>]*>", "", page_text(comparison, "page")).split())
+
+
 def test_an_interval_is_in_brackets_wherever_it_is(pair, tmp_path):
     for run in pair:
         (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, 8.0)))
     comparison = compared(list(pair))
-    for text in (report_text(comparison), page_text(comparison, "page")):
+    for text in (report_text(comparison), shown_text(comparison)):
         assert "7.00 [6.50, 7.50], 50 episodes" in text
         assert "(6.50 to 7.50)" not in text
 
@@ -255,7 +260,7 @@ def test_a_single_episode_is_one_episode_and_says_why_it_has_no_interval(pair):
     for run, episodes in zip(pair, (1, 30), strict=True):
         (run / "evaluation.json").write_text(json.dumps(evaluation_of(7.0, episodes=episodes)))
     comparison = compared(list(pair))
-    for text in (report_text(comparison), page_text(comparison, "page")):
+    for text in (report_text(comparison), shown_text(comparison)):
         assert "7.00, 1 episode (no interval below 20)" in text
         assert "7.00 [6.50, 7.50], 30 episodes" in text
         assert "sequential_1h: sampled actions, 1 episode; parallel_1h: sampled actions, 30 episodes" in text
