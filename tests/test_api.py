@@ -536,6 +536,12 @@ def test_runs_are_read_by_pattern_and_by_name(trained: rlcluster.Run) -> None:
         rlcluster.read(f"{folder}/no*")
 
 
+def test_metrics_are_plain_columns_of_one_length(trained: rlcluster.Run) -> None:
+    assert type(trained.metrics) is dict
+    for name, column in trained.metrics.items():
+        assert (type(column), column.dtype, column.shape) == (np.ndarray, np.float64, (4,)), name
+
+
 def test_metrics_are_columns_that_pandas_takes(trained: rlcluster.Run) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(trained.metrics)

@@ -124,7 +124,7 @@ def evaluate(  # noqa: PLR0913 - its options are keywords, as on the command lin
 def read(*paths: str | os.PathLike[str]) -> list[Run]:
     """The runs of these directories, or of patterns such as "runs/*", in the order of their names.
 
-    A `Run` has its metrics as columns: `pandas.DataFrame(run.metrics)` and `polars.DataFrame(run.metrics)` are tables.
+    A `Run` has its metrics as a dict of NumPy arrays of one length: `pandas.DataFrame(run.metrics)` is a table.
     Of a pattern's matches, folders that are no runs are left out.
     """
     found: list[Run] = []
