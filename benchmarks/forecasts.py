@@ -1,7 +1,7 @@
 """Forecasts of `rlcluster plan` versus what the runs then did: steps/s and memory, as a Markdown table.
 
     .venv/bin/python benchmarks/forecasts.py             # PPO and IMPALA, 1 to 4 ranks, three games: 20 minutes
-    .venv/bin/python benchmarks/forecasts.py --quick     # one game
+    .venv/bin/python benchmarks/forecasts.py --games coinrun
     .venv/bin/python benchmarks/forecasts.py --hosts     # PPO on two hosts, with limited bandwidth (root): 5 minutes
 
 For one rank and for four, `plan` measures for a while, then a run of its own follows. That of one rank is the
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -106,12 +107,15 @@ def table(rows: list[Row]) -> str:
 
 
 def _compare_all(folder: Path, options: argparse.Namespace) -> list[Row]:
-    return [
+    rows = [
         row
-        for game in (GAMES[:1] if options.quick else GAMES)
+        for game in options.games
         for algorithm in ("ppo", "impala")
         for row in _compare(folder, game, algorithm, options)
     ]
+    if not rows:
+        raise SystemExit(f"--only {options.only}: matches no case, such as {_name('ppo', options.games[0], CASES[0])}")
+    return rows
 
 
 def _compare(folder: Path, game: str, algorithm: str, options: argparse.Namespace) -> list[Row]:
@@ -119,7 +123,9 @@ def _compare(folder: Path, game: str, algorithm: str, options: argparse.Namespac
     rows: list[Row] = []
     basis = folder / f"{algorithm}_{game}_{CASES[0].name.replace(' ', '_')}"
     for case in (case for case in CASES if case.algorithm == algorithm):
-        name = f"{algorithm}, {game}, {case.name}"
+        name = _name(algorithm, game, case)
+        if not re.search(options.only, name):
+            continue
         print(f"{name} ...", flush=True)
         figures, path = folder / "forecast.json", folder / f"{algorithm}_{game}_{case.name.replace(' ', '_')}"
         flags = [algorithm, "--env", game, *WORK, *case.training]
@@ -131,9 +137,13 @@ def _compare(folder: Path, game: str, algorithm: str, options: argparse.Namespac
     return rows
 
 
+def _name(algorithm: str, game: str, case: Case) -> str:
+    return f"{algorithm}, {game}, {case.name}"
+
+
 def _compare_hosts(folder: Path, options: argparse.Namespace) -> list[Row]:
     """One rank's run, then the same run over two hosts, for each bandwidth."""
-    game, alone, rows = GAMES[0], CASES[0], []
+    game, alone, rows = options.games[0], CASES[0], []
     basis = folder / "basis"
     duration = ["--duration", f"{options.run_seconds}s"]
     run(rlcluster_command("train", "ppo", "--env", game, *WORK, *alone.training, *duration, "--output-dir", str(basis)))
@@ -164,11 +174,14 @@ def _errors(rows: list[Row]) -> tuple[tuple[list[float], float], tuple[list[floa
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one game")
+    parser.add_argument("--games", default=",".join(GAMES), help=f"also other environments ({','.join(GAMES)})")
     parser.add_argument("--hosts", action="store_true", help="two hosts made of network namespaces, as root")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases by name; 2 ranks need 1 rank's run")
     parser.add_argument("--measure-seconds", type=int, default=25, help="of plan's measurement (25)")
     parser.add_argument("--run-seconds", type=int, default=40, help="of each run (40)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.games = options.games.split(",")
+    return options
 
 
 if __name__ == "__main__":

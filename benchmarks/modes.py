@@ -93,10 +93,10 @@ def main() -> None:
     options = _options()
     print(f"{machine.cpu_model()}, {WORKERS} cores, load {os.getloadavg()[0]:.1f}, {machine.git_commit()}")
     for name in WORKLOADS if options.workload == "all" else (options.workload,):
-        _print_workload(name, _measure(WORKLOADS[name], options.rounds))
+        _print_workload(name, _measure(WORKLOADS[name], options.rounds, options.updates))
 
 
-def _measure(workload: Workload, rounds: int) -> dict[str, list[Turn]]:
+def _measure(workload: Workload, rounds: int, updates: int | None) -> dict[str, list[Turn]]:
     turns: dict[str, list[Turn]] = {name: [] for name in workload.runs}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runs = {
@@ -105,7 +105,7 @@ def _measure(workload: Workload, rounds: int) -> dict[str, list[Turn]]:
         }
         for _ in range(rounds):
             for name, paused in runs.items():
-                turns[name].append(paused.turn(workload.runs[name].updates))
+                turns[name].append(paused.turn(updates or workload.runs[name].updates))
             print("  ".join(f"{name}: {own[-1].fps:,.1f}" for name, own in turns.items()), file=sys.stderr, flush=True)
     return turns
 
@@ -127,9 +127,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=(*WORKLOADS, "all"), default="all", help="default: all")
     parser.add_argument("--rounds", type=int, default=8, help="turns per mode (8)")
+    parser.add_argument("--updates", type=int, help="of a turn (each workload's own number)")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds} should be at least 2")
+    if options.updates is not None and options.updates < 1:
+        parser.error(f"--updates {options.updates} should be at least 1")
     return options
 
 

@@ -3,7 +3,7 @@ the cores can do: multiply-adds in registers, by a loop of our own. (PyTorch's s
 Convolutional networks are measured with PyTorch at its best (channels-last, chunks that fit the caches) and with our
 kernels, alternating; then each layer of the impala network alone.
 
-    .venv/bin/python benchmarks/network.py                        # one thread, AVX-512
+    .venv/bin/python benchmarks/network.py                        # one thread, the best instructions there are
     .venv/bin/python benchmarks/network.py --num-threads 2
     .venv/bin/python benchmarks/network.py --instruction-set avx2  # PyTorch is limited to AVX2 as well
 
@@ -278,9 +278,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-threads", type=int, default=1, help="threads of torch and of the kernels (1)")
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of each measurement (1)")
-    parser.add_argument("--instruction-set", choices=TORCH_LIMITS, default="avx512", help="of the kernels (avx512)")
+    parser.add_argument("--instruction-set", choices=TORCH_LIMITS, help="of the kernels (the processor's best)")
     options = parser.parse_args()
-    if options.instruction_set.replace("avx512", "avx512f") not in ("portable", *cpu_flags()):
+    supported = [one for one in TORCH_LIMITS if one.replace("avx512", "avx512f") in ("portable", *cpu_flags())]
+    options.instruction_set = options.instruction_set or supported[-1]
+    if options.instruction_set not in supported:
         parser.error(f"--instruction-set {options.instruction_set}: not supported by this processor")
     if options.num_threads < 1 or options.seconds <= 0:
         parser.error(f"--num-threads {options.num_threads} --seconds {options.seconds:g}: both should be positive")

@@ -29,7 +29,7 @@ from rlcluster.system import cores, machine
 from rlcluster.system.signals import StopRequest
 
 RATIO_BAR, TIME_BAR = 0.97, 1.2
-WORK = {"env.name": "coinrun", "env.num_envs": "32", "training.n_steps": "32"}
+WORK = {"env.num_envs": "32", "training.n_steps": "32"}
 
 
 def main() -> None:
@@ -62,10 +62,11 @@ def main() -> None:
 
 
 def _request(options: argparse.Namespace, folder: Path) -> TuneRequest:
+    epochs = {} if options.algorithm in ("a2c", "a3c") else {"training.n_epochs": "1"}
     return TuneRequest(
         algorithm=options.algorithm,
         config=None,
-        flags=WORK if options.algorithm in ("a2c", "a3c") else {**WORK, "training.n_epochs": "1"},
+        flags={**WORK, "env.name": options.env, **epochs},
         flag_names={field.key: flag_names(field)[0] for field in setting_fields()},
         minutes=options.minutes,
         start=time.perf_counter(),
@@ -114,6 +115,7 @@ def _measure_all(request: TuneRequest, folder: Path, rounds: int) -> dict[str, l
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm", nargs="?", default="ppo", choices=("ppo", "a2c", "a3c", "impala"))
+    parser.add_argument("--env", default="coinrun", help="environment (coinrun)")
     parser.add_argument("--minutes", type=float, default=3.0, help="of tune (3)")
     parser.add_argument("--rounds", type=int, default=8, help="turns of every candidate (8)")
     return parser.parse_args()

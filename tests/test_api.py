@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import rlcluster
+from rlcluster.cli import main
 from rlcluster.runs.status import read_state
 from rlcluster.training.callbacks import Callbacks
 
@@ -251,6 +252,13 @@ def test_the_import_path_of_a_callback_is_another_keyword(tmp_path: Path) -> Non
     assert str(error.value) == 'callbacks=my_module:Mine: give objects in a list, or callback="my_module:Mine"'
 
 
+@pytest.mark.parametrize("wrong", [None, Recorder(), 3])
+def test_callbacks_that_are_no_list_are_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(rlcluster.UserError) as error:
+        rlcluster.train("ppo", output_dir=tmp_path / "run", callbacks=wrong, **SMALL)
+    assert str(error.value) == f"callbacks={wrong!r}: give objects in a list; [] is none"
+
+
 def test_callbacks_get_copies_to_the_bottom() -> None:
     class Spoiler:
         def on_start(self, run: Path, settings: Any) -> None:
@@ -395,6 +403,16 @@ def test_an_observation_of_another_shape_is_refused(trained: rlcluster.Run) -> N
     )
 
 
+@pytest.mark.parametrize("observation", ["x", [[0.0] * 4, [0.0]], [{}] * 4, [None, "a", 0, 0]], ids=repr)
+def test_an_observation_that_is_no_array_of_numbers_is_refused(trained: rlcluster.Run, observation: Any) -> None:
+    with pytest.raises(rlcluster.UserError) as error:
+        rlcluster.load(trained.path).act(observation)
+    text = str(error.value)
+    assert text.startswith("act: the observation is no array of float32 (")
+    assert text.endswith("); CartPole-v1 has the shape [4]")
+    assert "\n" not in text
+
+
 def test_an_evaluation_equals_that_of_the_command_line(tmp_path: Path, trained: rlcluster.Run) -> None:
     ours = rlcluster.evaluate(trained.path, num_episodes=5, seed=3, json=tmp_path / "ours.json", num_threads=1)
     arguments = ("--num-episodes", "5", "--seed", "3", "--json", tmp_path / "theirs.json", "--num-threads", "1")
@@ -404,13 +422,88 @@ def test_an_evaluation_equals_that_of_the_command_line(tmp_path: Path, trained: 
     assert (ours.results, ours.gap) == (theirs["results"], None)
 
 
-def test_invalid_options_of_an_evaluation_are_refused(trained: rlcluster.Run) -> None:
-    for number in (0, 2.5, "3"):
+def said_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    """The exit code of a command that is refused, and its last line."""
+    try:
+        code = main([*map(str, arguments)])
+    except SystemExit as refusal:
+        code = int(refusal.code or 0)
+    return code, capsys.readouterr().err.splitlines()[-1]
+
+
+def test_invalid_options_of_an_evaluation_are_refused_as_on_the_command_line(
+    trained: rlcluster.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (
+        *({"num_episodes": 0}, {"num_episodes": 2.5}, {"num_episodes": None}, {"num_episodes": True}),
+        *({"num_threads": 0}, {"num_threads": -1}, {"num_threads": "two"}),
+        *({"seed": -1}, {"seed": 0.5}, {"seed": 2**63}),
+    ):
         with pytest.raises(rlcluster.UserError) as error:
-            rlcluster.evaluate(trained.path, num_episodes=number)  # type: ignore[arg-type]
-        assert str(error.value) == f"num_episodes={number} should be a whole number of at least 1"
+            rlcluster.evaluate(trained.path, **options)  # type: ignore[arg-type]
+        ((name, value),) = options.items()
+        flag, words = f"--{name.replace('_', '-')}", str(error.value).removeprefix(f"{name}=")
+        expected = 2, f"rlcluster evaluate: error: argument {flag}: {words}"
+        assert said_by(capsys, "evaluate", trained.path, f"{flag}={value}") == expected
     with pytest.raises(rlcluster.UserError, match="levels=all: should be one of test, train, both"):
         rlcluster.evaluate(trained.path, levels="all")  # type: ignore[arg-type]
+
+
+def test_numbers_that_load_cannot_use_are_refused(trained: rlcluster.Run) -> None:
+    for options, problem in (
+        ({"num_threads": 0}, "num_threads=0 should be at least 1"),
+        ({"seed": -1}, "seed=-1 should not be negative"),
+        ({"env": 3}, "env=3 should be the name of an environment"),
+    ):
+        with pytest.raises(rlcluster.UserError) as error:
+            rlcluster.load(trained.path, **options)  # type: ignore[arg-type]
+        assert str(error.value) == problem
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_played(
+    tmp_path: Path,
+    trained: rlcluster.Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("rlcluster.evaluation.evaluate.play", lambda *_: pytest.fail("it plays"))
+    for file, problem in (
+        (tmp_path / "no" / "x.json", f"no such directory: {tmp_path / 'no'}"),
+        (tmp_path, "is a directory; give the name of a file"),
+    ):
+        with pytest.raises(rlcluster.UserError) as error:
+            rlcluster.evaluate(trained.path, json=file)
+        expected = error.value.exit_code, f"rlcluster: error: --{error.value}"
+        assert said_by(capsys, "evaluate", trained.path, "--json", file, "--num-threads", "1") == expected
+        assert str(error.value) == f"json {file}: {problem}"
+
+
+@pytest.mark.parametrize("wrong", [3, b"runs", None, ["runs"]], ids=repr)
+def test_what_is_no_path_is_refused(wrong: Any) -> None:
+    for function in (rlcluster.load, rlcluster.evaluate, rlcluster.read):
+        with pytest.raises(rlcluster.UserError) as error:
+            function(wrong)
+        assert str(error.value) == f"{function.__name__} {wrong!r}: give a path, as text or a Path"
+
+
+@pytest.mark.parametrize("wrong", [3, b"a", [3], {"env": {}}, {"a.yaml"}], ids=repr)
+def test_what_is_no_settings_file_is_refused(wrong: Any) -> None:
+    with pytest.raises(rlcluster.UserError) as error:
+        rlcluster.train("ppo", config=wrong)
+    assert str(error.value) == (
+        f"config={wrong!r}: give the path of a YAML or JSON file, or a name of `rlcluster presets`, or several in a "
+        "list; settings themselves are keywords"
+    )
+
+
+def test_a_tilde_is_the_home_folder_as_on_the_command_line(
+    trained: rlcluster.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(trained.path.parent))
+    (run,) = rlcluster.read("~/run")
+    assert run.path == trained.path
+    rlcluster.evaluate("~/run", num_episodes=1, num_threads=1, json="~/evaluation.json")
+    assert (trained.path.parent / "evaluation.json").exists()
 
 
 def test_an_environment_without_levels_is_evaluated_under_test_with_a_warning(
@@ -441,6 +534,12 @@ def test_runs_are_read_by_pattern_and_by_name(trained: rlcluster.Run) -> None:
         rlcluster.read(folder / "nothing")
     with pytest.raises(rlcluster.UserError, match="there is no run among 1 matches"):
         rlcluster.read(f"{folder}/no*")
+
+
+def test_metrics_are_plain_columns_of_one_length(trained: rlcluster.Run) -> None:
+    assert type(trained.metrics) is dict
+    for name, column in trained.metrics.items():
+        assert (type(column), column.dtype, column.shape) == (np.ndarray, np.float64, (4,)), name
 
 
 def test_metrics_are_columns_that_pandas_takes(trained: rlcluster.Run) -> None:

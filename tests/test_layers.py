@@ -35,7 +35,7 @@ BELOW = {
     ),
     "cluster": ("system", "settings", "plan", "runs", "experiments"),
     "flags": ("system", "settings"),
-    "api": ("system", "settings", "plan", "flags", "runs", "training", "evaluation"),
+    "api": ("system", "settings", "plan", "flags", "runs", "training", "evaluation", "reports"),
     "cli": (
         "system",
         "settings",

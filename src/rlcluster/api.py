@@ -9,14 +9,15 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import dumps as json_text
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlcluster.flags import FOREIGN_FLAGS, flag_names
+from rlcluster.flags import values as flag_values
 from rlcluster.plan import threads_alone
 from rlcluster.settings.loading import load_settings
 from rlcluster.settings.resume import resumed_settings
@@ -65,15 +66,14 @@ def train(
     import path instead. Modes parallel and distributed start processes of their own, from scripts and notebooks alike.
     After Ctrl-C the run is saved, and its `status` is "preempted".
     """
-    if isinstance(callbacks, str):
-        raise UserError(f'callbacks={callbacks}: give objects in a list, or callback="{callbacks}"')
-    flags = settings_by_key(settings)
+    _refuse_unlisted(callbacks)
+    flags, files = settings_by_key(settings), _files(config)
     if resume:
         from rlcluster.runs.config import settings_to_resume
 
-        chosen = resumed_settings(algorithm, mode, _as_given(config), flags, settings_to_resume)
+        chosen = resumed_settings(algorithm, mode, files, flags, settings_to_resume)
     else:
-        chosen = load_settings(algorithm, mode, _as_given(config), flags)
+        chosen = load_settings(algorithm, mode, files, flags)
     from rlcluster.training.train import Start
     from rlcluster.training.train import train as train_settings
 
@@ -86,7 +86,7 @@ def load(
     """The trained agent of a run directory (its last checkpoint) or of a checkpoint file. `env` is another environment
     with the same observations and actions; `seed` is that of its sampled actions.
     """
-    return _load("load", path, env, seed, num_threads)
+    return _load("load", path, env, _option("seed", seed, flag_values.seed), num_threads)
 
 
 def evaluate(  # noqa: PLR0913 - its options are keywords, as on the command line
@@ -104,26 +104,31 @@ def evaluate(  # noqa: PLR0913 - its options are keywords, as on the command lin
     returns has an entry for "test" levels, "train" levels or both, and only "test" for an environment without levels;
     `json` is a file to write it to as well.
     """
-    if not isinstance(num_episodes, Integral) or num_episodes < 1:
-        raise UserError(f"num_episodes={num_episodes} should be a whole number of at least 1")
+    episodes = _option("num_episodes", num_episodes, flag_values.positive)
+    seed = _option("seed", seed, flag_values.seed)
+    file = None if json is None else _path("json", json)
+    if file is not None:
+        from rlcluster.reports.output_paths import check_output_file
+
+        check_output_file("json", file)
     agent = _load("evaluate", path, env, 0, num_threads)
     from rlcluster.evaluation.evaluate import evaluate_agent
     from rlcluster.runs.evaluations import Evaluation, write_evaluation
 
-    facts, results = evaluate_agent(agent, levels, num_episodes, deterministic, seed)
-    if json is not None:
-        write_evaluation(Path(json), facts, results)
+    facts, results = evaluate_agent(agent, levels, episodes, deterministic, seed)
+    if file is not None:
+        write_evaluation(file, facts, results)
     return Evaluation(agent.steps_global, deterministic, results)
 
 
 def read(*paths: str | os.PathLike[str]) -> list[Run]:
     """The runs of these directories, or of patterns such as "runs/*", in the order of their names.
 
-    A `Run` has its metrics as columns: `pandas.DataFrame(run.metrics)` and `polars.DataFrame(run.metrics)` are tables.
+    A `Run` has its metrics as a dict of NumPy arrays of one length: `pandas.DataFrame(run.metrics)` is a table.
     Of a pattern's matches, folders that are no runs are left out.
     """
     found: list[Run] = []
-    for path in [os.fspath(one) for one in paths]:
+    for path in [str(_path("read", one)) for one in paths]:
         if glob.has_magic(path) and not Path(path).exists():
             found += _read_matches(path)
         else:
@@ -148,11 +153,51 @@ def settings_by_key(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load(caller: str, path: str | os.PathLike[str], env: str | None, seed: int, num_threads: int | None) -> Agent:
     """`caller` is what errors call the path by."""
-    cores.limit_threads(threads_alone(num_threads, cores.observe()))
+    file = _path(caller, path)
+    if env is not None and not isinstance(env, str):
+        raise UserError(f"env={env!r} should be the name of an environment")
+    threads = None if num_threads is None else _option("num_threads", num_threads, flag_values.positive)
+    cores.limit_threads(threads_alone(threads, cores.observe()))
     from rlcluster.evaluation.evaluate import load_agent
     from rlcluster.runs.checkpoints import find_checkpoint
 
-    return load_agent(find_checkpoint(Path(path), caller), env, seed)
+    return load_agent(find_checkpoint(file, caller), env, seed)
+
+
+def _option(name: str, value: Any, parse: Callable[[str], int]) -> int:
+    """A number as the flag of this name takes it, and refused with the same words."""
+    try:
+        return parse(str(value))
+    except ArgumentTypeError as error:
+        raise UserError(f"{name}={error}") from None
+
+
+def _path(name: str, given: Any) -> Path:
+    """As a flag takes it: `~` is the home folder."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise UserError(f"{name} {given!r}: give a path, as text or a Path")
+    try:
+        return Path(flag_values.path(text))
+    except ArgumentTypeError as error:
+        raise UserError(f"{name} {error}") from None
+
+
+def _files(config: Any) -> list[str | Path]:
+    listed = [config] if isinstance(config, str | os.PathLike) else () if config is None else config
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str | os.PathLike) for one in listed):
+        raise UserError(
+            f"config={config!r}: give the path of a YAML or JSON file, or a name of `rlcluster presets`, or several in "
+            "a list; settings themselves are keywords"
+        )
+    return [_path("config", one) for one in listed]
+
+
+def _refuse_unlisted(callbacks: Any) -> None:
+    if isinstance(callbacks, str):
+        raise UserError(f'callbacks={callbacks}: give objects in a list, or callback="{callbacks}"')
+    if not isinstance(callbacks, Sequence):
+        raise UserError(f"callbacks={callbacks!r}: give objects in a list; [] is none")
 
 
 def _keyword(flag: str) -> str:

@@ -66,7 +66,7 @@ NOT_RUN = {
     r"make .*": "its recipe is run, as the commands that the dry run prints",
     r"ruff .*|mypy|python -m pytest .*": "checks the code: `make test` is what runs this test",
     r"python scripts/docs\.py": "tests/test_docs.py builds the site",
-    r"python benchmarks/\w+\.py.*": "measures for many minutes",
+    r"python benchmarks/\w+\.py.*": "measures for many minutes; tests/test_benchmarks.py has short runs",
     r"python scripts/results\.py": "tests/test_publish.py draws the published results",
     r"torchrun .*": "needs two machines; tests/training/test_distributed.py runs torchrun on one",
     r"srun .*": "needs an allocation of Slurm; tests/cluster/test_slurm.py has one",

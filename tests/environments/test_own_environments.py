@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -110,6 +111,28 @@ def test_a_restored_stack_plays_on_bit_for_bit(name: str) -> None:
         np.testing.assert_array_equal(one.observations, other.observations)
         one.step(np.array([1, 0]))
         other.step(np.array([1, 0]))
+
+
+@pytest.mark.usefixtures("_module")
+def test_the_bounds_of_observations_are_those_after_wrappers_and_stacking() -> None:
+    rescaled = '[{"gymnasium.wrappers:RescaleObservation": {"min_obs": -1.0, "max_obs": 2.0}}]'
+    for env, low, high in (
+        (settings(), [0, 0], [100, 100]),
+        (settings(wrappers=rescaled), [-1, -1], [2, 2]),
+        (settings(wrappers=rescaled, frame_stack=2), [-1] * 4, [2] * 4),
+        (settings(name="MountainCar-v0", frame_stack=2), [-1.2, -0.07] * 2, [0.6, 0.07] * 2),
+    ):
+        for bound, expected in zip(environments.describe(env).bounds(), (low, high), strict=True):
+            np.testing.assert_array_equal(bound, np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "starpilot"])
+def test_a_spec_is_the_same_in_each_process(name: str) -> None:
+    env = settings(name=name, frame_stack=2)
+    spec, made = environments.describe(env), environments.make(env, range(2)).spec
+    assert spec == made == pickle.loads(pickle.dumps(spec))
+    assert hash(spec) == hash(made)
+    assert len(pickle.dumps(spec)) < 500, "images have one bound for all numbers"
 
 
 def test_stacked_images_have_more_channels() -> None:

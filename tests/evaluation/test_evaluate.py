@@ -248,3 +248,30 @@ def test_a_checkpoint_without_usable_parameters_is_refused_though_its_hash_is_ri
     with pytest.raises(CheckpointError, match=message) as caught:
         load_agent(find_checkpoint(tmp_path / "changed.pt"))
     assert str(caught.value).isprintable()
+
+
+FAULTY = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Faulty(CartPoleEnv):
+    def step(self, action):
+        observation, _, terminated, truncated, information = super().step(action)
+        return observation, float("nan"), terminated, truncated, information
+
+gymnasium.register("Faulty-v0", Faulty)
+"""
+
+
+def test_an_environment_with_nan_rewards_ends_the_command_in_one_line_without_a_file(
+    cartpole: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    arguments = ("evaluate", cartpole, "--env", "faulty:Faulty-v0", "--num-episodes", "2", "--json", "scores.json")
+    result = rlcluster(*arguments, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "rlcluster: error: env.name=faulty:Faulty-v0: environment 1000000 returned the reward nan in step 1 since the "
+        "start; fix it\n"
+    )
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["faulty.py"]

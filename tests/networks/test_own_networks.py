@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from rlcluster import environments
 from rlcluster.environments.interface import EnvironmentSpec
 from rlcluster.networks.kernels.build import LIBRARY
+from rlcluster.networks.own import OwnNetwork, spaces_of
 from rlcluster.networks.policy import make_policy
-from rlcluster.settings.schema import PolicySettings
+from rlcluster.settings.schema import EnvSettings, PolicySettings
 from rlcluster.system.errors import UserError
 
 VECTOR = EnvironmentSpec((4,), np.dtype(np.float32), 3)
-IMAGE = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15)
+IMAGE = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15, low=0, high=255)
 MODULE = """
 import torch
 from torch import nn
@@ -60,6 +63,12 @@ def of_other_actions(observations, actions):
 def in_double(observations, actions):
     return make(observations, actions).double()
 
+def scaled(observations, actions):
+    high = torch.from_numpy(observations.high)
+    network = make(observations, actions)
+    network.register_buffer("scale", torch.where(torch.isfinite(high), high, 1.0))
+    return network
+
 def not_a_module(observations, actions):
     return 3
 
@@ -89,6 +98,31 @@ def test_an_own_network_is_a_policy_with_parameters_of_the_seed() -> None:
     same, other = make_policy(own("make"), VECTOR, seed=1), make_policy(own("make"), VECTOR, seed=2)
     assert torch.equal(same(torch.ones(5, 4)).logits, output.logits)
     assert not torch.equal(other(torch.ones(5, 4)).logits, output.logits)
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+def test_it_gets_the_bounds_of_the_environments_observations(stack: int) -> None:
+    theirs = gymnasium.make("CartPole-v1").observation_space
+    assert isinstance(theirs, gymnasium.spaces.Box)
+    spec = environments.describe(EnvSettings(name="CartPole-v1", frame_stack=stack))
+    observations, actions = spaces_of(spec)
+    assert actions == gymnasium.spaces.Discrete(2)
+    assert observations.high.tolist() == [*theirs.high.tolist()] * stack
+    assert observations.low.tolist() == [*theirs.low.tolist()] * stack
+    assert (observations == theirs) == (stack == 1)
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_images_are_bytes_from_0_to_255(stack: int) -> None:
+    observations, actions = spaces_of(environments.describe(EnvSettings(name="coinrun", frame_stack=stack)))
+    assert observations == gymnasium.spaces.Box(0, 255, (64, 64, 3 * stack), np.uint8)
+    assert actions == gymnasium.spaces.Discrete(15)
+
+
+def test_a_network_that_scales_by_the_bounds_sees_them() -> None:
+    policy = make_policy(own("scaled"), environments.describe(EnvSettings(name="CartPole-v1")), seed=1)
+    assert isinstance(policy, OwnNetwork)
+    torch.testing.assert_close(policy.module.scale, torch.tensor([4.8, 1.0, 0.41887903, 1.0]))
 
 
 def test_making_one_leaves_torchs_generator_as_it_was() -> None:

@@ -436,7 +436,20 @@ def test_a_duplicate_setting_is_refused_in_yaml_and_json(refusal):
     yaml_message = refusal("env:\n  num_envs: 2\n  seed: 1\n  num_envs: 4\n")
     assert yaml_message.endswith("not readable as .yaml: num_envs is given twice, in lines 2 and 4")
     json_message = refusal('{"env": {"num_envs": 2, "num_envs": 4}}', ".json")
-    assert json_message.endswith("not readable as .json: num_envs is given twice")
+    assert json_message.endswith("not readable as .json: num_envs is given twice, in line 1")
+
+
+def test_a_duplicate_setting_of_json_is_named_with_its_lines(refusal):
+    for indent in ("  ", "\t"):
+        text = f'{{\n{indent}"training": {{"n_steps": 8}},\n{indent}"env": {{\n"seed": 1,\n{indent}"seed": 2}}\n}}'
+        assert refusal(text, ".json").endswith("not readable as .json: seed is given twice, in lines 4 and 5")
+    section = '{"env": {"seed": 1},\n "training": {},\n "env": {"num_envs": 2}}'
+    assert refusal(section, ".json").endswith("not readable as .json: env is given twice, in lines 1 and 3")
+
+
+def test_a_duplicate_key_of_json_that_yaml_cannot_read_is_refused_too(refusal):
+    long = "x" * 2000  # longer than YAML's keys may be
+    assert " is given twice" in refusal(f'{{"{long}": 1, "{long}": 2}}', ".json")
 
 
 @pytest.mark.parametrize(("text", "suffix"), [("a: " + "[" * 5000, ".yaml"), ('{"a": ' + "[" * 5000, ".json")])

@@ -20,6 +20,7 @@ from rlcluster.exchange.ranks import Ranks
 from rlcluster.plan import Plan
 from rlcluster.runs.checkpoint import load_checkpoint
 from rlcluster.runs.fields import FIELDS
+from rlcluster.runs.status import read_state
 from rlcluster.settings.algorithms import ALGORITHMS
 from rlcluster.settings.loading import load_settings
 from rlcluster.system.errors import UserError
@@ -146,7 +147,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_update_saves_and_says_how_to_resume(
     number: signal.Signals, exit_code: int, tmp_path: Path
 ) -> None:
@@ -158,11 +159,29 @@ def test_a_signal_finishes_the_update_saves_and_says_how_to_resume(
     assert process.returncode == exit_code, stderr
     assert "TRAINING SUMMARY" in stdout
     assert "rlcluster train --resume --output-dir" in stdout
+    state = read_state(run)
+    assert state is not None
+    assert (state.state, state.reason) == ("preempted", number.name)
     updates = json.loads((run / "benchmark_metrics.json").read_text())["total_updates"]
     assert len(metrics(run)) == updates
     resumed = rlcluster("train", "--resume", "--output-dir", run, "--total-updates", str(updates + 2))
     assert resumed.returncode == 0, resumed.stderr
     assert [record["update"] for record in metrics(run)] == list(range(1, updates + 3))
+
+
+@pytest.mark.slow
+def test_resuming_with_other_threads_notes_that_results_are_equal_to_rounding_only(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train("ppo", run, {**options_for("cartpole", "ppo"), "--total-updates": 1}).returncode == 0
+    resume = ("train", "--resume", "--output-dir", run, "--total-updates")
+    assert "note: " not in rlcluster(*resume, "2").stdout
+    result = rlcluster(*resume, "3", "--num-threads", "2")
+    assert result.returncode == 0, result.stderr
+    assert (
+        "note: this run had 1 rank with 1 thread and resumes with 1 rank with 2 threads: its course is the same up to "
+        "rounding, not to the bit\n"
+    ) in result.stdout
+    assert len(metrics(run)) == 3
 
 
 @pytest.mark.slow
@@ -264,6 +283,33 @@ def test_threads_are_limited_before_torch_and_numpy_are_loaded() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.stderr.strip() == "set()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", ">/dev/full", "2>/dev/full"])
+def test_a_run_whose_output_cannot_be_written_finishes(redirection: str, tmp_path: Path) -> None:
+    options = {**options_for("cartpole", "ppo"), "--total-updates": 3}
+    words = command("train", "ppo", "--output-dir", tmp_path / "run", *flags(options))
+    line = ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *words]
+    result = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
+    state = read_state(tmp_path / "run")
+    assert state is not None
+    assert (state.state, state.update) == ("finished", 3)
+
+
+@pytest.mark.slow
+def test_a_run_whose_output_has_ascii_only_finishes(tmp_path: Path) -> None:
+    options = {**options_for("cartpole", "ppo"), "--total-updates": 3}
+    words = command("train", "ppo", "--output-dir", tmp_path / "±", *flags(options))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = subprocess.run(words, capture_output=True, check=False, env=environment, timeout=300)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.isascii()
+    assert f"Results saved to: {tmp_path}/?".encode() in result.stdout
+    state = read_state(tmp_path / "±")
+    assert state is not None
+    assert (state.state, state.update) == ("finished", 3)
 
 
 @pytest.mark.slow

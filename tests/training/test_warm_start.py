@@ -84,6 +84,20 @@ def test_it_is_recorded_and_a_resumed_run_equals_an_uninterrupted_one_without_th
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["parameters", "model"])
+def test_a_run_begins_with_the_parameters_of_another_procgen_game(tmp_path: Path, name: str) -> None:
+    procgen = {**SMALL, "network": "nature", "n_steps": 16, "total_updates": 1}
+    other = rlcluster.train("ppo", output_dir=tmp_path / "other", **{**procgen, "env": "coinrun"}).path
+    more = {**procgen, "env": "starpilot", "init_with": name, "total_updates": 2}
+    after, before = begin(other, tmp_path / "run", **more), learner(other)
+    assert len(before["parameters"]) > 4
+    for key, value in before["parameters"].items():
+        torch.testing.assert_close(after["parameters"][key], value)
+    assert (after["updates"], after["steps_global"]) == ((1, 64) if name == "parameters" else (2, 128))
+    assert rlcluster.read(tmp_path / "run")[0].settings["env"]["name"] == "starpilot"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "mode"), [("ppo", "parallel"), ("impala", "parallel"), ("a3c", "parallel")])
 def test_every_loop_begins_with_them(tmp_path: Path, first: Path, algorithm: str, mode: str) -> None:
     more = {"algorithm": algorithm, "mode": mode, "num_workers": 2}

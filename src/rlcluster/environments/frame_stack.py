@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment
+from rlcluster.environments.interface import EnvironmentSpec, Step, VectorEnvironment, bound_of
 
 
 class StackedEnvironments(VectorEnvironment):
@@ -71,4 +71,5 @@ def stacked_bytes(spec: EnvironmentSpec) -> int:
 
 def stacked_spec(spec: EnvironmentSpec, size: int) -> EnvironmentSpec:
     *others, width = spec.observation_shape
-    return spec._replace(observation_shape=(*others, size * width))
+    low, high = (bound_of(np.concatenate([bound] * size, -1)) for bound in spec.bounds())
+    return spec._replace(observation_shape=(*others, size * width), low=low, high=high)

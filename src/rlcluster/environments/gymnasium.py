@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlcluster.environments.construction import with_progress
-from rlcluster.environments.interface import DamagedStateError, EnvironmentSpec, Step, VectorEnvironment
+from rlcluster.environments.interface import (
+    DamagedStateError,
+    EnvironmentSpec,
+    Step,
+    VectorEnvironment,
+    bound_of,
+)
 from rlcluster.settings.games import PROCGEN_GAMES
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.settings.values import is_import_path
@@ -215,7 +221,10 @@ def _spec_of(env: NumpyEnv, name: str) -> EnvironmentSpec:
     if not isinstance(observations, gymnasium.spaces.Box) or not observations.shape:
         raise UserError(f"env.name={name} has observations {observations}; this suite needs a Box of one or more axes")
     is_image = observations.dtype == np.uint8 and len(observations.shape) == 3
-    return EnvironmentSpec(observations.shape, np.dtype(np.uint8 if is_image else np.float32), int(actions.n))
+    dtype = np.dtype(np.uint8 if is_image else np.float32)
+    with np.errstate(over="ignore"):  # a bound too large for float32 is none
+        low, high = (bound_of(bound.astype(dtype)) for bound in (observations.low, observations.high))
+    return EnvironmentSpec(observations.shape, dtype, int(actions.n), low, high)
 
 
 class NotPlainError(Exception):

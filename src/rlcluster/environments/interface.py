@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,17 +12,35 @@ from numpy.typing import NDArray
 
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
+Bound = float | tuple[float, ...]  # of all numbers of an observation, or of each, flattened
+
 
 class EnvironmentSpec(NamedTuple):
-    """The observation and action space of an environment."""
+    """The observation and action space of an environment. Plain values: specs are compared and sent to processes."""
 
     observation_shape: tuple[int, ...]  # images are [H, W, C]
     observation_dtype: np.dtype[np.generic]
     num_actions: int
+    low: Bound = -math.inf
+    high: Bound = math.inf
 
     @property
     def is_image(self) -> bool:
         return len(self.observation_shape) == 3 and self.observation_dtype == np.uint8
+
+    def bounds(self) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """The lowest and the highest observation, as arrays of its shape and type."""
+        return self._spread(self.low), self._spread(self.high)
+
+    def _spread(self, bound: Bound) -> NDArray[np.generic]:
+        values = np.array(bound, self.observation_dtype)
+        return values.reshape(self.observation_shape) if values.ndim else np.full(self.observation_shape, values)
+
+
+def bound_of(values: NDArray[np.generic]) -> Bound:
+    """One number if all are equal, as for images."""
+    flat = values.reshape(-1).tolist()
+    return flat[0] if len({*flat}) == 1 else tuple(flat)
 
 
 class Step(NamedTuple):

@@ -25,7 +25,7 @@ from rlcluster.environments.interface import DamagedStateError, EnvironmentSpec,
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
 
-SPEC = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15)
+SPEC = EnvironmentSpec((64, 64, 3), np.dtype(np.uint8), 15, low=0, high=255)
 FRAME_SIZE = 512
 MAX_STATE_BYTES = 2**20
 

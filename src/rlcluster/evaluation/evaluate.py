@@ -61,7 +61,7 @@ class Agent(NamedTuple):
         """The action for one observation, an int; or for a batch [B, ...] of them, an array [B]. `deterministic` takes
         the greedy action instead of a sampled one.
         """
-        observations = np.asarray(observation, self.spec.observation_dtype)
+        observations = self._as_array(observation)
         is_single = observations.shape == self.spec.observation_shape
         if not is_single and observations.shape[1:] != self.spec.observation_shape:
             raise UserError(
@@ -73,6 +73,16 @@ class Agent(NamedTuple):
         draws = torch.from_numpy(self.noise.random(len(batch)))
         actions = (logits.argmax(-1) if deterministic else sample_actions(logits, draws)).numpy()
         return int(actions[0]) if is_single else actions
+
+    def _as_array(self, observation: Any) -> np.ndarray[Any, Any]:
+        try:
+            return np.asarray(observation, self.spec.observation_dtype)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"act: the observation is no array of {self.spec.observation_dtype} ({reason}); "
+                f"{self.settings.env.name} has the shape {list(self.spec.observation_shape)}"
+            ) from None
 
 
 def evaluate_command(options: argparse.Namespace) -> int:

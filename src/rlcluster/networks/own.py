@@ -72,9 +72,10 @@ def make_own(path: str, spec: EnvironmentSpec, seed: int, kernels: KernelsName) 
 
 
 def spaces_of(spec: EnvironmentSpec) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Discrete]:
-    low, high = (0, 255) if spec.observation_dtype == np.uint8 else (-np.inf, np.inf)
+    """As the environment has them, after wrappers and stacking; what are no images are floats."""
+    low, high = spec.bounds()
     dtype: Any = spec.observation_dtype.type
-    return gymnasium.spaces.Box(low, high, spec.observation_shape, dtype), gymnasium.spaces.Discrete(spec.num_actions)
+    return gymnasium.spaces.Box(low, high, dtype=dtype), gymnasium.spaces.Discrete(spec.num_actions)  # type: ignore[arg-type]
 
 
 def _refuse_unsupported(path: str, module: nn.Module) -> None:

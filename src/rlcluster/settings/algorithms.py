@@ -153,5 +153,5 @@ _RECORDS = (
         defaults=_A2C_DEFAULTS,
     ),
 )
-ALGORITHMS: Mapping[str, Algorithm] = {record.name: record for record in _RECORDS}
+ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 ALGORITHM_SPECIFIC_SETTINGS = tuple(dict.fromkeys(key for record in _RECORDS for key in record.reads))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -26,8 +27,7 @@ def read_file(path: str | Path, name: str = "--config") -> dict[str, Any]:
     path = find_file(path)
     try:
         text = _read_regular_file(path).decode("utf-8")
-        is_json = path.suffix == ".json"
-        data = json.loads(text, object_pairs_hook=_unique) if is_json else yaml.load(text, Loader=_Loader)
+        data = _from_json(text) if path.suffix == ".json" else yaml.load(text, Loader=_Loader)
     except OSError as error:
         if error.errno in REFUSALS:
             raise UserError(f"{name} {path}: {error.strerror}; change who may read it", EXIT_STORAGE) from None
@@ -75,12 +75,26 @@ def _read_regular_file(path: Path) -> bytes:
     return content
 
 
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _from_json(text: str) -> Any:
+    """JSON's parser does not say where a duplicate key is. YAML's does, and reads JSON that has no tabs."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except _DuplicateKeyError:
+        with contextlib.suppress(yaml.YAMLError):
+            yaml.load(text.replace("\t", " "), Loader=_Loader)  # raises an error that names the lines
+        raise
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a duplicate key is an error, where JSON would silently take the last."""
     data: dict[str, Any] = {}
     for key, value in pairs:
         if key in data:
-            raise ValueError(f"{shown(key)} is given twice")
+            raise _DuplicateKeyError(f"{shown(key)} is given twice")
         data[key] = value
     return data
 
@@ -95,6 +109,7 @@ class _Loader(yaml.BaseLoader):
                 continue  # the base class refuses it
             line = key.start_mark.line + 1
             if key.value in lines:
-                raise ValueError(f"{shown(key.value)} is given twice, in lines {lines[key.value]} and {line}")
+                place = f"lines {lines[key.value]} and {line}" if line > lines[key.value] else f"line {line}"
+                raise ValueError(f"{shown(key.value)} is given twice, in {place}")
             lines[key.value] = line
         return super().construct_mapping(node, deep)
