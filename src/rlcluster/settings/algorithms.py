@@ -97,7 +97,7 @@ _A2C_DEFAULTS: Sections = {
         "normalize_advantages": False,
     },
 }
-# Chosen on Procgen (docs/settings.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. The lag
+# Chosen on Procgen (docs/settings.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. Lag
 # cuts V-trace's traces as well, so lambda is above PPO's. The paper's IMPALA is configs/impala_paper.yaml.
 _IMPALA_DEFAULTS: Sections = {
     "env": {"num_envs": 64},
