@@ -26,6 +26,7 @@ class Screen:
         from rich.live import Live
 
         self._draw = draw
+        self._symbols = symbols_of(sys.stdout)  # Rich replaces it by a stream without an encoding
         self._live = Live(get_renderable=self._render, refresh_per_second=REFRESHES_PER_SECOND, transient=False)
 
     def __enter__(self) -> Self:
@@ -41,7 +42,7 @@ class Screen:
         from rich.text import Text
 
         width, height = shutil.get_terminal_size()
-        lines = self._draw(width, max(1, height - SPARE_LINES), symbols_of(sys.stdout))
+        lines = self._draw(width, max(1, height - SPARE_LINES), self._symbols)
         return Text("\n".join(lines), no_wrap=True, overflow="crop")
 
 
