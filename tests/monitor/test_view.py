@@ -198,3 +198,8 @@ def test_long_names_lose_their_middle_so_that_the_seeds_stay():
     ]
     assert table(runs, 40, PLAIN)[1].startswith("ppo_para~un_seed1  ")
     assert {len(line) for line in table(runs, 40)} == {40}
+
+
+def test_no_number_is_minus_zero():
+    lines = view(SNAPSHOT._replace(record={**RECORD, "explained_variance": -0.001}), 80, 24)
+    assert any("explained variance 0.00 " in line for line in lines)

@@ -242,4 +242,4 @@ def _eta(snapshot: Snapshot) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else format(value, form)
+    return UNKNOWN if value is None else format(value, f"z{form}")
