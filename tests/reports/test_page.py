@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Sequence
 from colorsys import rgb_to_hls
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +319,25 @@ def test_wide_tables_are_printed_on_pages_of_their_own_in_landscape(browser, few
     turned = [int(width) > int(height) for width, height in sizes]
     assert turned[0] is turned[-1] is False
     assert turned.count(True) == 1  # both tables of runs
+
+
+def test_a_wide_table_of_results_is_printed_on_the_page_of_its_title_and_note(browser, tmp_path):
+    """Ten columns: the methods have unlike numbers of cores."""
+    runs = []
+    for mode, num_cores in (("sequential", 1), ("parallel", 2)):
+        for seed in (1, 2):
+            flags = {"mode": mode, "env.seed": str(seed)}
+            run = write_run(tmp_path / f"{mode}_{seed}", flags, 600 * [6.5], evaluation=evaluation_of(7.1, 8.2))
+            summary = json.loads((run / "benchmark_metrics.json").read_text())
+            (run / "benchmark_metrics.json").write_text(json.dumps(summary | {"num_cores": num_cores}))
+            runs.append(run)
+    file = tmp_path / "comparison.html"
+    file.write_text(page_text(compare([read_run(run) for run in runs]), "Unlike cores"))
+    open_page(browser, file)
+    assert script(browser, "document.querySelectorAll('#results > .many').length") == 1
+    sizes = re.findall(rb"/MediaBox \[0 0 (\d+)[.\d]* (\d+)", printed(browser))
+    turned = [int(width) > int(height) for width, height in sizes]
+    assert [is_turned for is_turned, _ in groupby(turned)] == [False, True, False]  # all results between the others
 
 
 def test_printed_charts_are_drawn_for_half_a_page_and_their_tables_have_titles(browser, few):
