@@ -306,6 +306,8 @@ def test_a_printed_table_fits_its_page_and_breaks_no_words(browser, request, nam
         widths = f"[...document.querySelectorAll('{tables}')].map(table => table.scrollWidth)"
         assert 0 < max(script(browser, widths)) <= width
         assert script(browser, f"{BROKEN_WORDS}('{tables} :is(th, td)')") == []
+        sides = f"[...document.querySelectorAll('{tables} td')].map(cell => getComputedStyle(cell).paddingLeft)"
+        assert set(script(browser, f"{sides}.map(parseFloat).map(Math.round)")) == {5}  # columns are told apart
 
 
 def printed(browser: Any) -> bytes:
