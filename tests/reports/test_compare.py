@@ -966,6 +966,14 @@ def test_speeds_on_different_numbers_of_cores_are_named(cores, pair):
     assert warned(*pair) == []
 
 
+def test_warnings_name_methods_where_all_their_runs_are_alike(cores, tmp_path):
+    (warning,) = compared(cores).warnings
+    assert warning.endswith(": PPO_Sequential: 1 core; PPO_Parallel: 2 cores.")
+    other = write_run(tmp_path / "alone", {"mode": "sequential", "env.seed": "3"}, REWARDS)  # on 2 cores
+    (warning,) = compared([*cores, other]).warnings
+    assert warning.endswith(": sequential_1, sequential_2: 1 core; PPO_Parallel, alone: 2 cores.")
+
+
 def test_cores_are_beside_the_speeds_where_they_differ(cores, pair):
     tables = score_tables(compared(cores))
     assert tables[0].headings[-3:] == ["cores", "steps/s", "minutes"]

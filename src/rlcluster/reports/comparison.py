@@ -108,7 +108,7 @@ def compare(
         methods=methods,
         key=key,
         curves=[run_curves(run.metrics) for run in runs],
-        warnings=warnings_for(runs, names),
+        warnings=warnings_for(runs, names, methods),
         failures={name: why for name, run in zip(names, runs, strict=True) if (why := run.failure) is not None},
         differences=differences,
         scoring=scoring,

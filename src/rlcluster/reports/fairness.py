@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from rlcluster.system.console import counted
 
 LOAD_TOLERANCE = 0.1  # share of the machine's cores: a smaller difference in background load is ignored
 BUDGET_TOLERANCE = 0.05  # a timed run ends with the update that crosses its limit
-LISTED_NAMES = 4  # runs that a warning names
+LISTED_NAMES = 4  # methods or runs that a warning names
 NOT_COMPARED = "output."  # where a run is stored does not matter
 
 
@@ -42,14 +43,27 @@ def _network(run: RecordedRun) -> str | None:
     return run.settings.policy.network or run.summary.get("network")
 
 
-def warnings_for(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[str]:
-    """Everything a reader must know before trusting the metrics; the runs' own warnings first."""
+class Name(NamedTuple):
+    """Of a run, and of its method where the method has others."""
+
+    run: str
+    method: str | None = None
+
+
+def warnings_for(
+    runs: Sequence[RecordedRun], names: Sequence[str], methods: Mapping[str, Sequence[int]] | None = None
+) -> list[str]:
+    """Everything a reader must know before trusting the metrics; the runs' own warnings first. Of `methods`, which have
+    the positions of their runs, one whose runs are all alike is named instead of them.
+    """
     own = [f"{name}: {warning}" for run, name in zip(runs, names, strict=True) for warning in run.warnings]
+    repeated = {k: method for method, positions in (methods or {}).items() if len(positions) > 1 for k in positions}
+    subjects = [Name(name, repeated.get(k)) for k, name in enumerate(names)]
     checks = (_machines, _cores, _versions, _load, _games, _networks, _budgets, _evaluations)
-    return own + [warning for check in checks if (warning := check(runs, names)) is not None]
+    return own + [warning for check in checks if (warning := check(runs, subjects)) is not None]
 
 
-def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _machines(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     def describe(run: RecordedRun) -> str:
         return ", then ".join(dict.fromkeys(map(machine_text, run.machines))) or "unknown machine"
 
@@ -57,7 +71,7 @@ def _machines(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     return listed and f"The runs used different machines, so their speeds are not comparable: {listed}."
 
 
-def _cores(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _cores(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     listed = _listed(runs, names, lambda run: counted(run.cores, "core"))
     return listed and (
         "The runs' speeds were measured on different numbers of cores, so steps/s, speed-up and minutes compare "
@@ -65,7 +79,7 @@ def _cores(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     )
 
 
-def _versions(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _versions(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     def describe(run: RecordedRun) -> str:
         return ", then ".join(dict.fromkeys(map(_version_text, run.machines)))
 
@@ -82,10 +96,10 @@ def _version_text(machine: Mapping[str, Any]) -> str:
     return f"rlcluster {versions.get('rlcluster')} ({commit[:10]}{changed}), torch {versions.get('torch')}"
 
 
-def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _load(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     """Other processes and steal time took different shares of the cores."""
     known = [
-        (name, float(load))
+        (name.run, float(load))
         for run, name in zip(runs, names, strict=True)
         if (load := run.summary.get("background_load")) is not None
     ]
@@ -98,17 +112,17 @@ def _load(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     return f"The runs had different background load (share of cores lost to other processes or steal time): {listed}."
 
 
-def _games(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _games(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     listed = _listed(runs, names, lambda run: run.task)
     return listed and f"The runs use different games, so their raw rewards are not comparable: {listed}."
 
 
-def _networks(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _networks(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     listed = _listed(runs, names, lambda run: str(_network(run)))
     return listed and f"The runs use different networks: {listed}."
 
 
-def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _budgets(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     """Different budgets, unless they amount to the same core-hours."""
 
     def describe(run: RecordedRun) -> str:
@@ -123,7 +137,7 @@ def _budgets(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
     return listed and f"The runs had different budgets, so their final rewards are not comparable: {listed}."
 
 
-def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | None:
+def _evaluations(runs: Sequence[RecordedRun], names: Sequence[Name]) -> str | None:
     def describe(run: RecordedRun) -> str:
         assert run.evaluation is not None
         kind = "greedy actions" if run.evaluation.deterministic else "sampled actions"
@@ -136,18 +150,24 @@ def _evaluations(runs: Sequence[RecordedRun], names: Sequence[str]) -> str | Non
     return listed and f"The runs were evaluated differently: {listed}."
 
 
-def _listed(runs: Sequence[RecordedRun], names: Sequence[str], describe: Callable[[RecordedRun], str]) -> str | None:
+def _listed(runs: Sequence[RecordedRun], names: Sequence[Name], describe: Callable[[RecordedRun], str]) -> str | None:
     """`a, b: this; c: that`, or None if all runs have the same description."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[Name]] = {}
     for run, name in zip(runs, names, strict=True):
         groups.setdefault(describe(run), []).append(name)
     if len(groups) < 2:
         return None
-    return "; ".join(f"{_names(members)}: {description}" for description, members in groups.items())
+    sizes = Counter(name.method for name in names)
+    return "; ".join(f"{_names(members, sizes)}: {description}" for description, members in groups.items())
 
 
-def _names(members: Sequence[str]) -> str:
-    """A few names; of many, the first and their number."""
-    if len(members) <= LISTED_NAMES:
-        return ", ".join(members)
-    return f"{', '.join(members[: LISTED_NAMES - 1])} and {len(members) - LISTED_NAMES + 1} more"
+def _names(members: Sequence[Name], sizes: Mapping[str | None, int]) -> str:
+    """A few names; of many, the first and their number. `sizes` has the number of runs of each method."""
+    inside = Counter(name.method for name in members)
+    texts = [
+        name.run if name.method is None or inside[name.method] < sizes[name.method] else name.method for name in members
+    ]
+    shown = list(dict.fromkeys(texts))
+    if len(shown) <= LISTED_NAMES:
+        return ", ".join(shown)
+    return f"{', '.join(shown[: LISTED_NAMES - 1])} and {len(shown) - LISTED_NAMES + 1} more"
