@@ -174,6 +174,14 @@ def test_text_columns_are_aligned_to_the_left(two_games):
     assert "|---|---|---:|---:|---:|" in markdown_text(score_tables(compared(two_games)))
 
 
+def test_scores_explain_intervals_where_there_are_some(seeds, tmp_path):
+    few, enough = compared(seeds), [write_run(tmp_path / f"{k}", {"env.seed": str(k)}, [*REWARDS, k]) for k in range(5)]
+    sentence = "In brackets: 95 % intervals, stratified bootstrap over runs."
+    for comparison, is_said in ((few, False), (compared(enough), True)):
+        assert (sentence in report_text(comparison)) is is_said
+        assert (sentence in page_text(comparison, "page")) is is_said
+
+
 def test_a_caption_explains_the_notation_that_its_table_has_and_no_more(pair, seeds, tmp_path):
     (alone,), (few,) = (score_tables(compared(list(runs))) for runs in (pair, seeds))
     assert "parentheses" not in alone.caption

@@ -219,8 +219,7 @@ def arrival_of(comparison: Comparison, group: Group) -> Arrival | None:
 
 
 def _scoring_lines(comparison: Comparison, scoring: Scoring) -> list[str]:
-    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
-    lines = [f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals (stratified bootstrap)."]
+    lines = [scoring.definition]
     for method, aggregates in scoring.aggregates.items():
         scores = scoring.scores[method]
         runs, games = counted(sum(map(len, scores.values())), "run"), counted(len(scores), "game")

@@ -256,9 +256,8 @@ def _scoring_content(comparison: Comparison) -> dict[str, Any] | None:
         for (method, own), scores in zip(scoring.aggregates.items(), scoring.scores.values(), strict=True)
     ]
     headings = ["method", "runs", "games", *(AGGREGATE_TITLES[name] for name in aggregates)]
-    kind = "normalised by each game's range" if scoring.is_normalised else "not normalised"
     return {
-        "explanation": f"Score: {scoring.source}; {kind}. In brackets: 95 % intervals, stratified bootstrap over runs.",
+        "explanation": scoring.definition,
         "table": Table("scores", headings, rows),
         "why_uncertain": scoring.why_uncertain,
         "improvement": _improvement_table(comparison, scoring) if scoring.improvement else None,

@@ -32,6 +32,15 @@ class Scoring(NamedTuple):
     verdict: Verdict
     left_out: Sequence[str] = ()  # runs without a score
 
+    @property
+    def definition(self) -> str:
+        """What a score is, and what its intervals are where there are some."""
+        kind = "normalised by each game's range" if self.is_normalised else "not normalised"
+        estimates = [estimate for own in self.aggregates.values() for estimate in own.values()]
+        has_intervals = any(estimate.low is not None for estimate in estimates)
+        intervals = " In brackets: 95 % intervals, stratified bootstrap over runs." if has_intervals else ""
+        return f"Score: {self.source}; {kind}.{intervals}"
+
 
 def score(
     runs: Sequence[RecordedRun],
