@@ -54,7 +54,7 @@ DEFINITIONS = {
     "reward": "mean over 100 training episodes: the first, last and best of the run.",
     "training and unseen levels": "mean evaluation reward; the generalisation gap is their difference: how much the "
     "agent has memorised.",
-    "core-hours": "wall-clock time multiplied by the cores reserved for the run.",
+    "core-hours": "wall-clock time multiplied by the cores that the run keeps busy.",
     "curves of methods": "the interquartile mean of the runs (of fewer than four, the mean) at common positions, up to "
     f"the end of the shortest finished run. From {MIN_RUNS} runs on, the band is the 95 % interval of that mean; "
     "below, it reaches from the lowest to the highest run.",
