@@ -101,7 +101,8 @@ def plan_of(method: Method, num_envs: int) -> Plan:
 def write_run(path: Path, method: Method, seed: int, game: str, updates: int = UPDATES) -> Path:
     """A run directory as training leaves it; one with fewer updates has failed."""
     flags = {"env.name": game, "env.seed": str(seed), "training.total_timesteps": str(UPDATES * STEPS)}
-    settings = load_settings(method.algorithm, method.mode, flags=flags | dict(method.changes))
+    chosen = {"policy.network": "impala", **dict(method.changes)}  # training writes the network that it has chosen
+    settings = load_settings(method.algorithm, method.mode, flags=flags | chosen)
     draw = random.Random(f"{method.algorithm}/{method.mode}{len(method.changes) or ''} {seed} {game}")
     luck = draw.gauss(0, 0.35)
     logs = path / "logs" / settings.log_name

@@ -34,6 +34,7 @@ def test_its_parallel_runs_have_two_cores_and_every_method_phases_of_its_own(tmp
     assert [run.cores for run in runs] == [1, 2, 2, 2, 2]
     assert len({tuple(round(value, 3) for value in phase_seconds(run.metrics).values()) for run in runs}) == len(runs)
     assert [run.warnings for run in runs] == [[] for _ in runs]
+    assert {run.settings.policy.network for run in runs} == {"impala"}  # as training writes it
 
 
 @pytest.mark.slow
