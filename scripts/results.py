@@ -70,7 +70,7 @@ def draw_learning(published: Published, methods: Sequence[str], game: str, path:
             _draw_method(axis, method, runs, style(k))
         title = f"{game}, training levels (mean of seeds, band: lowest to highest)"
         label(axis, title, "wall-clock (minutes)", f"mean reward of the last {SCORE_STEPS:,} steps")
-        axis.legend()
+        axis.legend(frameon=True, framealpha=0.85, edgecolor="none")  # lines of the grid do not cross its words
 
 
 def _draw_method(axis: Any, method: str, runs: Sequence[PublishedRun], look: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def notes(published: Published) -> Iterator[str]:
         str(run.machine.get("git_commit"))[:10] for runs in published.values() for run in runs if run.machine
     )
     places = ", ".join(machines) or "no quiet machine"
-    yield f"\nIn brackets: lowest to highest seed. Minutes on {places}; an asterisk marks times of a machine"
+    yield f"\nIn parentheses: lowest to highest seed. Minutes on {places}; an asterisk marks times of a machine"
     yield "that did other work as well. OpenAI's PPO: mean of 3 runs, linearly interpolated."
     yield f"Commits: {', '.join(commits) or MISSING}."
 

@@ -129,6 +129,7 @@ def test_the_tables_show_scores_minutes_and_what_is_missing(tmp_path, capsys):
     assert rows["maze"] == "| maze | 5.85, 25 min | 5.44 | 5.00 | 5.22 |"
     assert rows["heist"] == "| heist | missing | 3.63 | missing | 2.60 |"
     assert "2 cores of a processor" in out
+    assert "In parentheses: lowest to highest seed." in out  # brackets are for intervals
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
