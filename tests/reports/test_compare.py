@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -1159,6 +1160,17 @@ def test_the_page_makes_no_network_requests(pair):
 def test_28_curves_have_distinct_styles():
     styles = {(one["color"], one["linestyle"]) for one in map(style, range(28))}
     assert len(styles) == 28
+
+
+def test_openais_curve_and_those_of_five_recipes_have_distinct_lines_on_figures_and_the_page():
+    """As many as configs/suite_procgen.yaml has; they are of one grey."""
+    figures = [style(-position)["linestyle"] for position in range(1, 7)]
+    assert len(set(figures)) == 6
+    script = (resources.files("rlcluster.reports") / "assets" / "page.js").read_text()
+    page = re.search(r"const PUBLISHED_DASHES = (\[.*\]);", script)
+    assert page is not None
+    named = {":": "2 3", "-": ""}
+    assert json.loads(page[1]) == [named[line] if line in named else " ".join(map(str, line[1])) for line in figures]
 
 
 def test_plot_draws_the_curves_of_a_run(pair, tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ const AXES = {
 };
 const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "wedge", "plus", "cross"];
-const PUBLISHED_DASHES = ["2 3", "1 2", "8 3", "5 2 1 2", "3 5", "12 3"]; // OpenAI's is the first, then ours
+const PUBLISHED_DASHES = ["2 3", "6 3", "5 2 1 2", "", "3 5", "8 2 1 2 1 2"]; // OpenAI's is the first, then ours
 const HEIGHT = 280, LEFT = 52, RIGHT = 12, TOP = 26, BOTTOM = 42, MARKERS_PER_CURVE = 8, MARGIN = 0.06, TICK_SPACE = 40;
 const PRINTED_WIDTH = 310; // half a page, so that its text is not scaled
 
