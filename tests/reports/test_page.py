@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from rlcluster.reports.comparison import Options, compare
 from rlcluster.reports.drawing import COLORS
@@ -360,3 +363,13 @@ def test_the_page_is_not_wider_than_a_narrow_window(browser, page):
     open_page(browser, page)
     with window_of(browser, 400):
         expect(browser, "document.documentElement.scrollWidth <= window.innerWidth", True)  # after it was drawn again
+
+
+def test_a_shadow_shows_that_a_table_continues_to_the_right(browser, few):
+    open_page(browser, few)
+    with window_of(browser, 400):
+        table = browser.find_element("css selector", "#results > .wide")
+        assert script(browser, "document.querySelector('#results > .wide').scrollWidth > 600")
+        image = imread(io.BytesIO(table.screenshot_as_png))  # [height, width, colours], from 0 to 1
+        middle = slice(image.shape[0] // 3, 2 * image.shape[0] // 3)
+        assert np.median(image[middle, -1, :3]) < 0.9  # the paper is 1.0
