@@ -183,6 +183,26 @@ def test_scores_explain_intervals_where_there_are_some(seeds, tmp_path):
         assert (sentence in page_text(comparison, "page")) is is_said
 
 
+def test_games_without_levels_have_none_in_any_table(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"{seed}",
+            {"env.name": "CartPole-v1", "env.seed": str(seed)},
+            REWARDS,
+            evaluation=evaluation_of(seed) | {"env": "CartPole-v1"},
+        )
+        for seed in (1, 2)
+    ]
+    comparison = compared(runs)
+    (table,) = score_tables(comparison)
+    assert "evaluation" in table.headings
+    results = page_text(comparison, "page").split('id="results"')[1].split('id="curves"')[0]
+    assert '<th scope="col">evaluation</th>' in results
+    assert "Evaluation: 1.50 (1.00 to 2.00), 50 episodes each" in report_text(comparison)
+    for text in (csv_text([table]), latex_text([table]), results, report_text(comparison)):
+        assert "unseen" not in text.lower()
+
+
 def test_a_caption_explains_the_notation_that_its_table_has_and_no_more(pair, seeds, tmp_path):
     (alone,), (few,) = (score_tables(compared(list(runs))) for runs in (pair, seeds))
     assert "parentheses" not in alone.caption

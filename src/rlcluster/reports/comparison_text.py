@@ -24,7 +24,7 @@ from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import AXES
 from rlcluster.reports.reference_scores import DEFINITION
 from rlcluster.reports.score_table import game_table
-from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring, evaluation_title
 from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, notation, spread_text
 from rlcluster.reports.words import joined
 from rlcluster.system.console import counted
@@ -142,7 +142,7 @@ def _reward_lines(group: Group) -> list[str]:
     """Of one game; those of several are in a table by game."""
     final = mean_text(group.rewards(summary_value("final_reward")), ".2f")
     lines = [f"Final Reward (last 100 training episodes): {final}"]
-    for levels, title in {"train": "Training Levels", "test": "Unseen Levels"}.items():
+    for levels, title in {"train": "Training Levels", "test": evaluation_title(group.runs).title()}.items():
         if episodes := episodes_text(group, levels):
             shown = mean_text(group.rewards(evaluated(levels)), ".2f")
             alone = evaluated_text(group.runs[0], levels)

@@ -38,7 +38,7 @@ from rlcluster.reports.headline import headline, setup_text
 from rlcluster.reports.page_data import has_profile, page_data
 from rlcluster.reports.reference_scores import DEFINITION, LEVELS_TEXT, OPENAI, ours_text
 from rlcluster.reports.score_table import game_table
-from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring
+from rlcluster.reports.scoring import AGGREGATE_TITLES, Scoring, evaluation_title
 from rlcluster.reports.spreads import MISSING, estimate_text, mean_text, notation, number, spread_text
 from rlcluster.reports.statistics import MIN_EPISODES, MIN_RUNS
 
@@ -163,7 +163,7 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         "run" if are_runs else "method": lambda group: group.title,
         **({} if are_runs else {"runs": lambda group: group.count_text}),
         **({"game": lambda group: group.runs[0].task} if are_runs and len(comparison.tasks) > 1 else {}),
-        "unseen levels": _levels_cell("test"),
+        evaluation_title(comparison.runs): _levels_cell("test"),
         "training levels": _levels_cell("train"),
         "final reward": _reward_cell("final_reward"),
         **({"cores": lambda group: spread_text(cores_spread(group), ".0f")} if have_different_cores(groups) else {}),

@@ -22,7 +22,7 @@ from rlcluster.reports.groups import (
     summary_value,
 )
 from rlcluster.reports.headline import SEPARATOR, setup_text
-from rlcluster.reports.scoring import AGGREGATE_TITLES
+from rlcluster.reports.scoring import AGGREGATE_TITLES, evaluation_title, have_unseen_levels
 from rlcluster.reports.spreads import Spread, estimate_spread, notation, spread_of, spread_text
 from rlcluster.runs.reader import RecordedRun
 
@@ -144,7 +144,7 @@ def _reward_columns(groups: Sequence[Group]) -> Iterator[Column]:
         [spread_of(group.rewards(value)) for group in groups]
         for value in (evaluated("test"), evaluated("train"), summary_value("final_reward"))
     )
-    yield Column("unseen levels", unseen, ".2f")
+    yield Column(evaluation_title([run for group in groups for run in group.runs]), unseen, ".2f")
     yield Column("training levels", training, ".2f")
     yield Column("final reward", final, ".2f", is_for_print=not any(unseen))
 
@@ -245,7 +245,8 @@ WRITERS: dict[str, Callable[[Sequence[ScoreTable]], str]] = {".csv": csv_text, "
 
 def _captions(comparison: Comparison) -> list[str]:
     parts = [setup_text(comparison.runs).replace(SEPARATOR, ", ") + "."]
-    if len(comparison.tasks) == 1 and any(run.evaluation is not None for run in comparison.runs):
+    is_evaluated = any(run.evaluation is not None for run in comparison.runs)
+    if len(comparison.tasks) == 1 and is_evaluated and have_unseen_levels(comparison.runs):
         parts.append("Unseen and training levels: mean reward in evaluation.")
     if comparison.scoring is not None:
         kind = ", normalised by each game's range" if comparison.scoring.is_normalised else ""

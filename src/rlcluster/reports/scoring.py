@@ -42,6 +42,16 @@ class Scoring(NamedTuple):
         return f"Score: {self.source}; {kind}.{intervals}"
 
 
+def have_unseen_levels(runs: Sequence[RecordedRun]) -> bool:
+    """False if a game has no levels, or is trained on all it has: an evaluation is of new episodes then."""
+    return all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
+
+
+def evaluation_title(runs: Sequence[RecordedRun]) -> str:
+    """Of a column or line with the rewards of the evaluation that scores are taken from."""
+    return "unseen levels" if have_unseen_levels(runs) else "evaluation"
+
+
 def score(
     runs: Sequence[RecordedRun],
     names: Sequence[str],
@@ -150,8 +160,7 @@ def _raw_scores(runs: Sequence[RecordedRun], methods: Mapping[str, Sequence[int]
     if any(results) and all(any(results[k] for k in positions) for positions in finished if positions):
         episodes = sorted({int(result["episodes"]) for result in results if result is not None})
         counts = counted(episodes[0], "episode") if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]} episodes"
-        have_unseen = all(procgen_game(run.settings.env.name) and run.settings.env.num_levels for run in runs)
-        where = "on unseen levels" if have_unseen else "in evaluation"
+        where = "on unseen levels" if have_unseen_levels(runs) else "in evaluation"
         values = [None if result is None else float(result["reward_mean"]) for result in results]
         return RawScores(values, f"mean reward {where}", f", {counts} per run")
     rewards = [run.summary.get("final_reward") if run.is_finished else None for run in runs]
