@@ -25,7 +25,7 @@ from rlcluster.reports.headline import headline
 from rlcluster.reports.method_curves import Line, method_curve
 from rlcluster.reports.methods import group_methods
 from rlcluster.reports.page import page_text
-from rlcluster.reports.score_table import csv_text, latex_text, markdown_text, score_tables
+from rlcluster.reports.score_table import csv_text, latex_text, markdown_text, score_table, score_tables
 from rlcluster.reports.statistics import estimate, iqm
 from rlcluster.runs.reader import read_run
 from rlcluster.runs.status import RunState
@@ -181,6 +181,17 @@ def test_scores_explain_intervals_where_there_are_some(seeds, tmp_path):
     for comparison, is_said in ((few, False), (compared(enough), True)):
         assert (sentence in report_text(comparison)) is is_said
         assert (sentence in page_text(comparison, "page")) is is_said
+
+
+def test_minutes_of_short_runs_have_the_digits_that_tell_them_apart(tmp_path):
+    speeds = {"sequential": 2000.0, "parallel": 3000.0}
+    short = compared([write_run(tmp_path / mode, {"mode": mode}, REWARDS, fps) for mode, fps in speeds.items()])
+    assert [row[-1] for row in score_table(short).rows] == ["0.10", "0.07"]
+    assert "<td>0.07</td>" in page_text(short, "page")
+    long = compared(
+        [write_run(tmp_path / f"long_{mode}", {"mode": mode}, REWARDS, fps / 200) for mode, fps in speeds.items()]
+    )
+    assert [row[-1] for row in score_table(long).rows] == ["20.0", "13.3"]
 
 
 def test_games_without_levels_have_none_in_any_table(tmp_path):

@@ -12,6 +12,8 @@ from rlcluster.reports.statistics import MIN_EPISODES
 from rlcluster.runs.reader import RecordedRun
 from rlcluster.system.console import counted
 
+SHORT_MINUTES = 10  # of runs that are all below, minutes have two decimals
+
 
 class Group(NamedTuple):
     """A row or column of a table. `positions` are those of its runs in the comparison. Of a method with finished runs,
@@ -122,6 +124,11 @@ def have_different_cores(groups: Sequence[Group]) -> bool:
 
 def minutes(run: RecordedRun) -> float:
     return float(run.summary["duration_seconds"]) / 60
+
+
+def minutes_form(groups: Sequence[Group]) -> str:
+    """Digits that tell short runs apart."""
+    return ".1f" if max(minutes(run) for group in groups for run in group.runs) >= SHORT_MINUTES else ".2f"
 
 
 def episodes_text(group: Group, levels: str) -> str:

@@ -31,6 +31,7 @@ from rlcluster.reports.groups import (
     groups_of,
     have_different_cores,
     minutes,
+    minutes_form,
     speedup,
     summary_value,
 )
@@ -169,7 +170,7 @@ def _results_table(comparison: Comparison, groups: Sequence[Group]) -> Table:
         **({"cores": lambda group: spread_text(cores_spread(group), ".0f")} if have_different_cores(groups) else {}),
         "steps/s": lambda group: mean_text(group.values(summary_value("average_fps")), ",.0f"),
         "speed-up": lambda group: _times(speedup(group, groups[0])),
-        "minutes": lambda group: mean_text(group.values(minutes), ".1f"),
+        "minutes": lambda group: mean_text(group.values(minutes), minutes_form(groups)),
     }
     if comparison.scoring is not None and not are_runs:
         scores = {"score (IQM)": _score_cell(comparison.scoring)}

@@ -18,6 +18,7 @@ from rlcluster.reports.groups import (
     groups_of_task,
     have_different_cores,
     minutes,
+    minutes_form,
     speedup,
     summary_value,
 )
@@ -157,7 +158,7 @@ def _cost_columns(groups: Sequence[Group]) -> Iterator[Column]:
     yield Column("cores", [cores_spread(group) for group in groups], ".0f", have_different_cores(groups))
     yield Column("steps/s", means(summary_value("average_fps")), ",.0f")
     yield Column("speed-up", [None if ratio is None else Spread(ratio) for ratio in ratios], ".2f", is_for_print=False)
-    yield Column("minutes", means(minutes), ".1f")
+    yield Column("minutes", means(minutes), minutes_form(groups))
     yield Column("environment steps", means(summary_value("total_timesteps")), ",.0f", is_for_print=False)
 
 
