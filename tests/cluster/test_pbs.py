@@ -158,6 +158,14 @@ def test_a_cancelled_job_whose_hosts_are_reached_by_ssh_saves_and_leaves_nothing
     assert (run / "jobs/41/history.txt").read_text().endswith(" stopped by the scheduler (exit code 143)\n")
 
 
+def test_a_job_that_is_cancelled_before_its_ranks_start_starts_none(stubs: Path, tmp_path: Path) -> None:
+    submit(tmp_path / "run", "--time 10m", OPTIONS, "lines: ['kill -TERM $$']\n")
+    assert run_job(tmp_path / "run", stubs, 41) == 143
+    assert not any("pbsdsh" in call for call in calls(stubs))
+    history = (tmp_path / "run/jobs/41/history.txt").read_text()
+    assert history.endswith(" stopped by the scheduler (exit code 143)\n")
+
+
 def test_every_rank_of_a_host_knows_the_cores_that_the_job_asked_for_there(stubs: Path, tmp_path: Path) -> None:
     """pbsdsh passes no environment, and without cpusets the affinity is that of the whole host."""
     (stubs / "bin" / "rank").write_text('#!/bin/bash\necho "$RLCLUSTER_CORES" >> "$STUBS/limits"\n')

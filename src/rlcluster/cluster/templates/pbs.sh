@@ -90,6 +90,7 @@ stop_hosts() {    # once, after a qdel: PBS does not know what ssh has started
 start_ranks() {
     rm -f "$folder"/host-*.code "$folder"/host-*.pid
     local number=0 host status patience=60 hosts=() started=() seconds=$((@save_after@ - SECONDS))
+    if [ -n "$cancelled" ]; then return 143; fi
     if [ "$seconds" -lt 1 ]; then return 75; fi
     mapfile -t hosts < "$folder/hosts"
     for host in "${hosts[@]}"; do
