@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 from hosts import PATIENCE_SECONDS, processes_with, until
 
@@ -37,11 +39,12 @@ echo "qsub $*" >> "$STUBS/calls"
 case " $* " in *" -J "* | *" -t "*) echo "$number[].server.cluster" ;; *) echo "$number.server.cluster" ;; esac
 """
 PBSDSH = """#!/bin/bash
-# pbsdsh -n LINE PROGRAM ...: on the host of that line of the node file, all of which are this machine.
+# pbsdsh -n LINE PROGRAM ...: on the host of that line of the node file, all of which are this machine. What runs there
+# does not end with this process.
 echo "pbsdsh $1 $2" >> "$STUBS/calls"
 shift 2
 if [ -e "$STUBS/late" ]; then set -- setsid --fork "$@"; fi    # what the host writes comes after pbsdsh has ended
-exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
+exec setsid --fork --wait env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
 """
 SSH = """#!/bin/bash
 # ssh -o BatchMode=yes HOST COMMAND: in a new session of that host, which is this machine, by the user's shell. What
@@ -137,24 +140,33 @@ def test_where_the_site_says_so_the_hosts_are_reached_by_ssh(stubs: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_whose_hosts_are_reached_by_ssh_saves_and_leaves_nothing(stubs: Path, tmp_path: Path) -> None:
-    """PBS signals what it has started itself: the script and its ssh, but no rank."""
+@pytest.mark.parametrize("launch", ["pbsdsh", "ssh"])
+def test_a_cancelled_job_ends_after_its_ranks_have_saved_and_leaves_nothing(
+    launch: str, stubs: Path, tmp_path: Path
+) -> None:
+    """PBS signals all that it has started itself at once: the script and, with ssh, no rank. It kills what is left when
+    the script ends.
+    """
     run = tmp_path / "it's a run"
     endless = {**OPTIONS, "--total-updates": 1_000_000, "--checkpoint-updates": 1}
-    submit(run, "--nodes 2 --time 10m", endless, "launch: ssh\n")
+    submit(run, "--nodes 2 --time 10m", endless, f"launch: {launch}\n")
     script = ["bash", str(job_script(run, 41))]
     started = {"env": job_environment(stubs, 41), "start_new_session": True}
     job = start(run, script, "checkpoints/*_step_*.pt", **started)
+    others = list(processes_with(str(run))) if launch == "pbsdsh" else []
     os.killpg(job.pid, signal.SIGTERM)
+    for process in others:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     try:
         assert job.wait(PATIENCE_SECONDS) == 143
+        state = read_state(run)
+        assert state is not None
+        assert (state.state, state.reason) == ("preempted", "SIGTERM")
         assert until(lambda: not list(processes_with(str(run))))
     finally:
-        for rank in processes_with(str(run)):
-            rank.kill()
-    state = read_state(run)
-    assert state is not None
-    assert (state.state, state.reason) == ("preempted", "SIGTERM")
+        for process in processes_with(str(run)):
+            process.kill()
     assert (run / "jobs/41/history.txt").read_text().endswith(" stopped by the scheduler (exit code 143)\n")
 
 

@@ -60,6 +60,7 @@ if [ "$3" = stop ]; then
     kill -TERM "$(cat "$1/host-$2.pid")"
     exit
 fi
+trap : TERM    # the ranks get it too; their exit code is still to be written
 . "$1/environment.sh"
 (
     cd @directory@ || exit 74
@@ -107,7 +108,7 @@ start_ranks() {
         done
         [ "$status" = 0 ] || patience=0    # a host that was not reached writes nothing
     done
-    [ -z "$stopped" ] || patience=60    # the ranks end later than our ssh
+    [ -z "$cancelled" ] || patience=60    # what has started the ranks ends before they have saved
     highest_code "$number" "$patience"
 }
 
