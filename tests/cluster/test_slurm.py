@@ -114,6 +114,12 @@ def resume_now(hosts: Hosts, run: Path, job: str) -> None:
     wait(has_started, run)
 
 
+def set_limit_of_now(hosts: Hosts, job: str, submitted: float) -> None:
+    """One or two minutes are left to save, so the signal before the limit, three minutes, comes now."""
+    minutes = int((time.monotonic() - submitted) / 60) + 2
+    hosts.run("hub", "scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
+
+
 def status(hosts: Hosts, folder: Path) -> tuple[int, list[dict[str, Any]]]:
     result = rlcluster_on_hub(hosts, "status", folder, "--json")
     return result.returncode, json.loads(result.stdout)
@@ -162,9 +168,10 @@ def test_a_submitted_run_equals_a_local_one_and_is_refused_a_second_time(
 
 def test_a_time_limit_requeues_and_resumes_and_a_cancelled_job_leaves_nothing(hosts: Hosts, tmp_path: Path) -> None:
     run = tmp_path / "run"
+    begun = time.monotonic()
     job = submit(hosts, run, f"--nodes 2 --time 1h {ON_N1_AND_N2}", ENDLESS)
-    minutes = int(seconds_to_first_update(run, time.monotonic()) / 60) + 2
-    hosts.run("hub", "scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")  # so its signal comes now
+    seconds_to_first_update(run, begun)
+    set_limit_of_now(hosts, job, begun)
     wait(lambda: " requeued 1 of 20: saved before the time limit" in history(run), run)
     saved = read_state(run)
     assert saved is not None
@@ -313,6 +320,30 @@ def test_a_suite_is_an_array_whose_failed_cell_stops_no_other_and_a_report(hosts
         "finished",
         "failed",
     }
+
+
+def test_a_task_of_a_suite_requeues_itself_and_not_the_whole_array(hosts: Hosts, tmp_path: Path) -> None:
+    plan, folder = tmp_path / "plan.yaml", tmp_path / "suite"
+    plan.write_text(
+        "modes: [sequential]\ngames: [CartPole-v1]\nseeds: [1, 2]\nbudget: {duration: 1h}\n"
+        "settings: {env: {num_envs: 4}, training: {n_steps: 32, n_minibatches: 2}, hardware: {num_threads: 1}}\n"
+    )
+    begun = time.monotonic()
+    result = rlcluster_on_hub(hosts, "submit", "--time", "1h", "--", "suite", plan, "--output-dir", folder)
+    found = re.match(r"submitted 2 cells in 2 tasks: job (\d+)", result.stdout)
+    assert found is not None, result.stderr
+    wait(lambda: len(list(folder.glob("runs/*/logs/*/metrics.jsonl"))) == 2, folder)
+    set_limit_of_now(hosts, f"{found[1]}_0", begun)
+    wait(lambda: " requeued 1 of 20: saved before the time limit" in history(folder), folder)
+    wait(lambda: state_of(hosts, f"{found[1]}_0") == "PENDING", folder)
+    assert state_of(hosts, f"{found[1]}_1") == "RUNNING"
+    code, (array, report, *cells) = status(hosts, folder)
+    assert (code, array["state"], array["note"], array["requeues"]) == (0, "running", "1 pending, 1 running", 1)
+    assert report["state"] == "pending", "it waits for the task that was requeued"
+    assert [cell["state"] for cell in cells] == ["stopped", "running"]
+    begun = time.monotonic()
+    assert f"cancelled job {found[1]} " in rlcluster_on_hub(hosts, "cancel", folder).stdout
+    refuse_what_is_left(folder, begun)
 
 
 def test_slurms_own_qsub_accepts_the_script_for_torque(hosts: Hosts, tmp_path: Path) -> None:
