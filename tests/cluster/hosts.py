@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -63,7 +64,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=20
+SlurmdTimeout=40
 KillWait=30
 MinJobAge=3600
 JobRequeue=1
@@ -72,7 +73,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=2,bf_interval=2
 {nodes}
-PartitionName=low Nodes=n[1-{size}] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=low Nodes=n[1-{size}] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime={patience:.0f}
 PartitionName=high Nodes=n[1-{size}] MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
@@ -119,8 +120,8 @@ class Hosts:
         self, host: str, *arguments: str | Path, check: bool = True, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        whole = self.command(host, *arguments)
-        return subprocess.run(whole, capture_output=True, text=True, timeout=200, check=check, env=environment, cwd=cwd)
+        streams: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS}
+        return subprocess.run(self.command(host, *arguments), check=check, env=environment, cwd=cwd, **streams)
 
     def cable(self, host: str, state: str) -> None:
         """Unplugs (`down`) or plugs (`up`) a host's cable, at the bridge."""
@@ -156,7 +157,9 @@ class Hosts:
             for name, address in addresses.items()
             if name != "hub"
         )
-        text = CONFIGURATION.format(network=NETWORK, folder=self.folder, nodes=nodes, size=self.size)
+        text = CONFIGURATION.format(
+            network=NETWORK, folder=self.folder, nodes=nodes, size=self.size, patience=PATIENCE_SECONDS
+        )
         (self.folder / "slurm.conf").write_text(text)
         self._start_munge()
         self.run("hub", "slurmctld", "-f", self.folder / "slurm.conf")

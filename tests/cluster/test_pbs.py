@@ -8,13 +8,17 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
+from hosts import PATIENCE_SECONDS, processes_with, until
 
 from rlcluster.cli import main
 from rlcluster.cluster.host import rank_variables
@@ -24,7 +28,7 @@ from rlcluster.cluster.settings import JobSettings
 from rlcluster.runs.jobs import JobRecord, jobs_of, record_job
 from rlcluster.runs.status import read_state
 
-from conftest import CARTPOLE, command, flags, metrics, train
+from conftest import CARTPOLE, command, flags, metrics, start, train
 
 OPTIONS = {**CARTPOLE, "--n-minibatches": 2, "--n-epochs": 2, "--total-updates": 4}
 
@@ -35,17 +39,19 @@ echo "qsub $*" >> "$STUBS/calls"
 case " $* " in *" -J "* | *" -t "*) echo "$number[].server.cluster" ;; *) echo "$number.server.cluster" ;; esac
 """
 PBSDSH = """#!/bin/bash
-# pbsdsh -n LINE PROGRAM ...: on the host of that line of the node file, all of which are this machine.
+# pbsdsh -n LINE PROGRAM ...: on the host of that line of the node file, all of which are this machine. What runs there
+# does not end with this process.
 echo "pbsdsh $1 $2" >> "$STUBS/calls"
 shift 2
 if [ -e "$STUBS/late" ]; then set -- setsid --fork "$@"; fi    # what the host writes comes after pbsdsh has ended
-exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
+exec setsid --fork --wait env -i PATH=/usr/bin:/bin STUBS="$STUBS" PBS_JOBID="$PBS_JOBID" "$@"
 """
 SSH = """#!/bin/bash
-# ssh -o BatchMode=yes HOST COMMAND: in a new session of that host, which is this machine, by the user's shell.
+# ssh -o BatchMode=yes HOST COMMAND: in a new session of that host, which is this machine, by the user's shell. What
+# runs there does not end with this process.
 echo "ssh $1 $2 $3" >> "$STUBS/calls"
 shift 3
-cd / && exec env -i PATH=/usr/bin:/bin STUBS="$STUBS" bash -c "$*"
+cd / && exec setsid --fork --wait env -i PATH=/usr/bin:/bin STUBS="$STUBS" bash -c "$*"
 """
 QDEL = """#!/bin/bash
 echo "qdel $*" >> "$STUBS/calls"
@@ -88,9 +94,16 @@ def submit(run: Path, job: str, options: dict[str, object], site_lines: str = ""
 
 def run_job(run: Path, stubs: Path, number: int, **variables: str) -> int:
     """What PBS does with the script of a job."""
-    environment = {**os.environ, "PBS_JOBID": f"{number}.server", "PBS_NODEFILE": str(stubs / "nodes"), **variables}
-    script = run / "jobs" / str(number) / "job.sh"
-    return subprocess.run(["bash", script], env=environment, timeout=200, check=False).returncode
+    environment = {**job_environment(stubs, number), **variables}
+    return subprocess.run(["bash", job_script(run, number)], env=environment, timeout=200, check=False).returncode
+
+
+def job_script(run: Path, number: int) -> Path:
+    return run / "jobs" / str(number) / "job.sh"
+
+
+def job_environment(stubs: Path, number: int) -> dict[str, str]:
+    return {**os.environ, "PBS_JOBID": f"{number}.server", "PBS_NODEFILE": str(stubs / "nodes")}
 
 
 def calls(stubs: Path) -> list[str]:
@@ -124,6 +137,45 @@ def test_where_the_site_says_so_the_hosts_are_reached_by_ssh(stubs: Path, tmp_pa
     assert len(metrics(run)) == 1
     assert sorted(log.name for log in run.glob("jobs/41/rank-*.log")) == ["rank-0000.log", "rank-0001.log"]
     assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["pbsdsh", "ssh"])
+def test_a_cancelled_job_ends_after_its_ranks_have_saved_and_leaves_nothing(
+    launch: str, stubs: Path, tmp_path: Path
+) -> None:
+    """PBS signals all that it has started itself at once: the script and, with ssh, no rank. It kills what is left when
+    the script ends.
+    """
+    run = tmp_path / "it's a run"
+    endless = {**OPTIONS, "--total-updates": 1_000_000, "--checkpoint-updates": 1}
+    submit(run, "--nodes 2 --time 10m", endless, f"launch: {launch}\n")
+    script = ["bash", str(job_script(run, 41))]
+    started = {"env": job_environment(stubs, 41), "start_new_session": True}
+    job = start(run, script, "checkpoints/*_step_*.pt", **started)
+    others = list(processes_with(str(run))) if launch == "pbsdsh" else []
+    os.killpg(job.pid, signal.SIGTERM)
+    for process in others:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    try:
+        assert job.wait(PATIENCE_SECONDS) == 143
+        state = read_state(run)
+        assert state is not None
+        assert (state.state, state.reason) == ("preempted", "SIGTERM")
+        assert until(lambda: not list(processes_with(str(run))))
+    finally:
+        for process in processes_with(str(run)):
+            process.kill()
+    assert (run / "jobs/41/history.txt").read_text().endswith(" stopped by the scheduler (exit code 143)\n")
+
+
+def test_a_job_that_is_cancelled_before_its_ranks_start_starts_none(stubs: Path, tmp_path: Path) -> None:
+    submit(tmp_path / "run", "--time 10m", OPTIONS, "lines: ['kill -TERM $$']\n")
+    assert run_job(tmp_path / "run", stubs, 41) == 143
+    assert not any("pbsdsh" in call for call in calls(stubs))
+    history = (tmp_path / "run/jobs/41/history.txt").read_text()
+    assert history.endswith(" stopped by the scheduler (exit code 143)\n")
 
 
 def test_every_rank_of_a_host_knows_the_cores_that_the_job_asked_for_there(stubs: Path, tmp_path: Path) -> None:

@@ -180,6 +180,20 @@ def test_a_dry_run_of_a_suite_shows_what_the_report_waits_for_and_which_cells_ar
     assert not (tmp_path / "suite").exists()
 
 
+def test_a_dry_run_of_a_suite_needs_no_scheduler_but_a_submission_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    suite = ["--", "suite", str(CONFIGS / "suite_quick.yaml"), "--output-dir", str(tmp_path / "suite")]
+    assert submit(*suite) == 0
+    shown = capsys.readouterr()
+    assert "# sbatch --parsable --array=0-" in shown.out
+    assert "scontrol is not on the path of this machine: MaxArraySize=1000 is assumed" in shown.err
+    assert main(["submit", "--scheduler", "slurm", *suite]) == 1
+    assert "scontrol is not on the path of this machine" in capsys.readouterr().err
+    assert not (tmp_path / "suite").exists()
+
+
 @pytest.mark.parametrize("max_running", [None, 2])
 def test_a_limit_of_running_tasks_holds_over_the_arrays_of_a_split_suite(
     max_running: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

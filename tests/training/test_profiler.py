@@ -86,6 +86,17 @@ def test_a_profiled_run_learns_the_same_and_names_what_its_processes_do(
 
 
 @pytest.mark.slow
+def test_what_a_rank_and_its_worker_do_between_updates_has_a_name(tmp_path: Path) -> None:
+    """With small updates it is several per cent of their time."""
+    result = train("a3c", tmp_path / "run", {**CARTPOLE, **UPDATES, "--mode": "parallel", "--num-workers": 1})
+    assert result.returncode == 0, result.stderr
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    rank, worker = ([event["name"] for event in events if event["pid"] == track] for track in (0, 1))
+    assert rank.count("checks") == 3 * rank.count("update"), "counting and reports of the engine, and the loop's own"
+    assert worker.count("commands") >= worker.count("update") > 0
+
+
+@pytest.mark.slow
 def test_a_run_that_ends_before_its_profile_writes_what_it_has(tmp_path: Path) -> None:
     result = train("ppo", tmp_path / "run", {**CARTPOLE, **UPDATES, "--profile": 5, "--profile-updates": 20})
     assert result.returncode == 0, result.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlcluster.cluster.jobs import active_jobs
-from rlcluster.cluster.schedulers import Array, Scheduler, SchedulerError, choose_scheduler
+from rlcluster.cluster.schedulers import DEFAULT_ARRAY_SIZE, Array, Scheduler, SchedulerError, choose_scheduler
 from rlcluster.cluster.script import FINAL_CODES_OF_A_TASK, Work, make_script
 from rlcluster.cluster.settings import JobSettings
 from rlcluster.experiments.predictions import Processes, record_forecast
@@ -24,7 +24,7 @@ from rlcluster.runs.jobs import JobRecord, job_folder, record_job, tasks_file
 from rlcluster.runs.status import read_state
 from rlcluster.settings.schema import Settings, budgets
 from rlcluster.system.atomic_file import write_atomically
-from rlcluster.system.console import counted, say
+from rlcluster.system.console import counted, say, warn
 from rlcluster.system.errors import UserError
 
 SHORTEST_TASK_SECONDS = 300.0  # shorter cells share a task: starting one costs the scheduler and the node time
@@ -102,7 +102,7 @@ def submit_suite(submission: Submission, part: SuitePart) -> int:
     _refuse_active(part.folder, scheduler)
     tasks = packed(pending_cells(part.suite, part.folder, part.only))
     submitter = _Submitter(submission, scheduler, part.folder)
-    arrays = _submit_arrays(submitter, part, list(_parts(tasks, scheduler.largest_array() if tasks else 1)))
+    arrays = _submit_arrays(submitter, part, list(_parts(tasks, _largest_array(submission, scheduler) if tasks else 1)))
     report = Work(part.folder, part.folder / "runs", part.report, final_codes=FINAL_CODES_OF_A_TASK)
     report_id = submitter.submit("report", report, after=arrays or submitter.first)
     if not submission.is_dry_run:
@@ -110,6 +110,17 @@ def submit_suite(submission: Submission, part: SuitePart) -> int:
         say(f"submitted {counted(cells, 'cell')} in {counted(len(tasks), 'task')}: job {' '.join(arrays) or '-'}")
         say(f"job {report_id} writes the report -> {part.folder}")
     return 0
+
+
+def _largest_array(submission: Submission, scheduler: Scheduler) -> int:
+    """A dry run needs no scheduler, as that of a training."""
+    try:
+        return scheduler.largest_array()
+    except SchedulerError as error:
+        if not submission.is_dry_run:
+            raise
+        warn(f"{error}: MaxArraySize={DEFAULT_ARRAY_SIZE} is assumed")
+        return DEFAULT_ARRAY_SIZE
 
 
 def _submit_arrays(submitter: _Submitter, part: SuitePart, arrays: Sequence[Sequence[list[str]]]) -> list[str]:

@@ -56,7 +56,7 @@ PHASES: dict[str, Phase] = {
     "optimiser": Phase(Kind.TORCH, "gradient norm, clipping and the optimiser's step"),
     "sync": Phase(Kind.SYNC, "a collective of all ranks"),
     "checks": Phase(Kind.PYTHON, "reports, hash of the parameters, memory, what all ranks agree on"),
-    "commands": Phase(Kind.PYTHON, "commands to helpers"),
+    "commands": Phase(Kind.PYTHON, "commands to helpers, and their replies"),
     "log": Phase(Kind.PYTHON, "log and console"),
     "checkpoint": Phase(Kind.PYTHON, "checkpoints"),
     "wait": Phase(Kind.IDLE, "waiting for helpers; a helper: for its next command"),

@@ -175,7 +175,11 @@ def serve(pipe: Any, stop: StopRequest, handle: Callable[[Any], Any], policy: Po
     reported in the replies: the parent decides when the run stops. `policy` is what a profile looks into.
     """
     reply, recorder = None, None  # None: ready
-    while _is_sent(pipe, Reply(reply, machine.memory(), stop.signal_number)):
+    while True:
+        with clock("commands"):
+            is_sent = _is_sent(pipe, Reply(reply, machine.memory(), stop.signal_number))
+        if not is_sent:
+            return
         with clock("wait"):
             command = _next_command(pipe)
         if command is None:

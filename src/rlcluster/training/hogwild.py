@@ -84,14 +84,16 @@ class Hogwild:
                         self._workers.send(number, RunUpdate(progress, self.model.updates))
             self._receive()
         made, self._made = self._made[:size], self._made[size:]
-        self._count()
+        with clock("checks"):
+            self._count()
         self.model.updates += 1
         if self._ranks.world_size > 1:
             self.model.is_synchronised = False
             if self.model.updates % self._settings.parallel.sync_updates == 0:
                 self.synchronise()
-        episodes = [episode for one in made for episode in one.episodes]
-        return Updated(self._report(made), episodes, self._metrics(made))
+        with clock("checks"):
+            episodes = [episode for one in made for episode in one.episodes]
+            return Updated(self._report(made), episodes, self._metrics(made))
 
     def synchronise(self) -> None:
         self._drain()

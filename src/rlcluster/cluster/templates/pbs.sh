@@ -18,8 +18,8 @@ mkdir -p "$folder" && exec >> "$jobs/$id.log" 2>&1 || exit 74
 
 note() { echo "$(date '+%F %T') $*" | tee -a "$folder/history.txt"; }
 
-cancelled=''
-trap 'cancelled=yes' TERM           # qdel: PBS tells the ranks itself
+cancelled='' stopped=''
+trap 'cancelled=yes' TERM           # qdel: PBS tells the ranks itself, unless ssh has started them
 
 leave() {    # $1: exit code. A suite's report does not wait for a task that was submitted again: the task updates it.
     if [ "$requeues" -gt 0 ]; then @report@; fi
@@ -51,17 +51,27 @@ set -u
 ( umask 077; export -p > "$folder/environment.sh" )
 awk '!seen[$0]++' "$PBS_NODEFILE" > "$folder/hosts"
 cat > "$folder/host.sh" <<'END'
-# $1: the folder of the job, $2: the number of this host, $3: seconds until the run has to save
+# $1: the folder of the job, $2: the number of this host, $3: seconds until the run has to save, or `stop`
+if [ "$3" = stop ]; then
+    for _ in {1..10}; do    # it may have started just now
+        if [ -s "$1/host-$2.pid" ]; then break; fi
+        sleep 1
+    done
+    kill -TERM "$(cat "$1/host-$2.pid")"
+    exit
+fi
+trap : TERM    # the ranks get it too; their exit code is still to be written
 . "$1/environment.sh"
 (
     cd @directory@ || exit 74
-    @host_ranks@ --hosts "$1/hosts" --host-number "$2" --log-dir "$1" -- \
+    echo "$BASHPID" > "$1/host-$2.pid"
+    exec @host_ranks@ --hosts "$1/hosts" --host-number "$2" --log-dir "$1" -- \
         @command@ --max-wall "${3}s"
 )
 echo $? > "$1/host-$2.code"
 END
 
-on_host() {    # $1: number of the host, $2: its name, $3: seconds
+on_host() {    # $1: number of the host, $2: its name, $3: seconds or `stop`
     case $launch in
         ssh) ssh -o BatchMode=yes "$2" "/bin/bash $(printf '%q ' "$folder/host.sh" "$folder" "$1" "$3")" ;;
         *) pbsdsh -n "$(grep -nxF "$2" "$PBS_NODEFILE" | head -1 | awk -F: '{print $1 - 1}')" \
@@ -69,9 +79,19 @@ on_host() {    # $1: number of the host, $2: its name, $3: seconds
     esac
 }
 
+stop_hosts() {    # once, after a qdel: PBS does not know what ssh has started
+    local number
+    if [ -z "$cancelled" ] || [ "$launch" != ssh ] || [ -n "$stopped" ]; then return; fi
+    stopped=yes
+    for number in "${!hosts[@]}"; do
+        on_host "$number" "${hosts[number]}" stop &
+    done
+}
+
 start_ranks() {
-    rm -f "$folder"/host-*.code
+    rm -f "$folder"/host-*.code "$folder"/host-*.pid
     local number=0 host status patience=60 hosts=() started=() seconds=$((@save_after@ - SECONDS))
+    if [ -n "$cancelled" ]; then return 143; fi
     if [ "$seconds" -lt 1 ]; then return 75; fi
     mapfile -t hosts < "$folder/hosts"
     for host in "${hosts[@]}"; do
@@ -83,10 +103,12 @@ start_ranks() {
         while true; do
             wait "$host"
             status=$?
+            stop_hosts
             kill -0 "$host" 2> /dev/null || break    # a signal ends `wait`, not the ranks
         done
         [ "$status" = 0 ] || patience=0    # a host that was not reached writes nothing
     done
+    [ -z "$cancelled" ] || patience=60    # what has started the ranks ends before they have saved
     highest_code "$number" "$patience"
 }
 
