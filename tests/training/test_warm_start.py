@@ -140,7 +140,7 @@ def without_moments(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (alone, ": has the parameters alone, as agents and *_best.pt have; use --init-with parameters"),
+        (alone, ": has the parameters alone, as agents and the best checkpoint have; use --init-with parameters"),
         (without_moments, "reward_normalizer.moments is "),
         (lambda content: content["learner"].update(optimizer=3), "(TypeError: "),
         (lambda content: content["learner"]["optimizer"].popitem(), "(KeyError: "),

@@ -59,7 +59,7 @@ def _further(checkpoint: Checkpoint, settings: Settings, policy: Policy) -> dict
     with checkpoint.reading():
         has_parameters_alone = not {*FURTHER[:2]} & {*checkpoint.content["learner"]}
     if has_parameters_alone:
-        reason, remedy = "has the parameters alone, as agents and *_best.pt have", "use --init-with parameters"
+        reason, remedy = "has the parameters alone, as agents and the best checkpoint have", "use --init-with parameters"
         raise CheckpointError(checkpoint.path, reason, is_damaged=False, remedy=remedy)
     if settings.optimizer != old.optimizer:
         raise UserError(
