@@ -59,8 +59,8 @@ def _further(checkpoint: Checkpoint, settings: Settings, policy: Policy) -> dict
     with checkpoint.reading():
         has_parameters_alone = not {*FURTHER[:2]} & {*checkpoint.content["learner"]}
     if has_parameters_alone:
-        reason, remedy = "has the parameters alone, as agents and the best checkpoint have", "use --init-with parameters"
-        raise CheckpointError(checkpoint.path, reason, is_damaged=False, remedy=remedy)
+        reason = "has the parameters alone, as agents and the best checkpoint have"
+        raise CheckpointError(checkpoint.path, reason, is_damaged=False, remedy="use --init-with parameters")
     if settings.optimizer != old.optimizer:
         raise UserError(
             f"policy.init_with=model: {checkpoint.path} has the statistics of {old.optimizer}, this run uses "
