@@ -147,6 +147,8 @@ def test_an_environment_without_render_mode_can_be_played_but_not_shown() -> Non
     [
         ("\n1 / 0", r"ZeroDivisionError: division by zero \(.*broken\.py, line 2\)"),
         ("raise SystemExit(0)", r"SystemExit: 0 \(.*broken\.py, line 1\)"),
+        ("import no_such_package", r"ModuleNotFoundError: No module named 'no_such_package' \(.*broken\.py, line 1\)"),
+        ("import json\n\njson.loads('x')", r"JSONDecodeError: .* \(.*broken\.py, line 3\)"),
         ("raise ValueError('two\\nlines')", r"ValueError: two lines \(.*broken\.py, line 1\)"),
         ("raise ValueError", r"ValueError \(.*broken\.py, line 1\)"),
         ("def", r"SyntaxError: .*"),
@@ -157,7 +159,9 @@ def test_a_module_that_raises_when_it_is_imported_is_named_in_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=rf"env.name=broken:Any-v0 cannot be made: {reason}; fix the environment$"):
+    with pytest.raises(
+        UserError, match=rf"^env.name=broken:Any-v0: the module broken cannot be imported: {reason}; fix it$"
+    ):
         environments.describe(EnvSettings(name="broken:Any-v0"))
 
 

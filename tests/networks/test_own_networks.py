@@ -74,6 +74,15 @@ def not_a_module(observations, actions):
 
 def of_one_output(observations, actions):
     return nn.Linear(4, 3)
+
+def of_other_observations(observations, actions):
+    return Small(7, int(actions.n))
+
+def raising(observations, actions):
+    raise ValueError("two\\nlines")
+
+def of_one_argument(observations):
+    return make(observations, observations)
 """
 
 
@@ -151,6 +160,15 @@ def test_a_trunk_of_ours_uses_our_kernels_with_the_same_result() -> None:
         ("not_a_module", " returned 3; it should return an nn.Module"),
         ("of_one_output", " should return logits [B, 3] and values [B] for a batch of B observations"),
         ("mak", ": own_network has no mak; did you mean make?"),
+        (
+            "of_other_observations",
+            " fails for a batch of 2 observations: RuntimeError: mat1 and mat2 shapes ",
+        ),
+        ("raising", " cannot be made: ValueError: two lines ("),
+        (
+            "of_one_argument",
+            " cannot be made: TypeError: of_one_argument() takes 1 positional argument but ",
+        ),
     ],
 )
 def test_a_network_that_cannot_be_trained_is_refused_in_one_line(name: str, problem: str) -> None:
@@ -158,3 +176,16 @@ def test_a_network_that_cannot_be_trained_is_refused_in_one_line(name: str, prob
         make_policy(own(name), VECTOR, seed=1)
     assert str(error.value).startswith(f"policy.network=own_network:{name}{problem}")
     assert "\n" not in str(error.value)
+
+
+def test_the_place_of_an_error_is_never_in_our_code() -> None:
+    with pytest.raises(UserError) as error:
+        make_policy(own("of_one_argument"), VECTOR, seed=1)
+    assert str(error.value).endswith("takes 1 positional argument but 2 were given; fix it")
+
+
+def test_an_error_in_a_network_is_named_with_the_line_of_the_users_that_raised_it(tmp_path: Path) -> None:
+    line = 1 + MODULE[: MODULE.index("hidden = ")].count("\n")
+    with pytest.raises(UserError) as error:
+        make_policy(own("of_other_observations"), VECTOR, seed=1)
+    assert str(error.value).endswith(f"({tmp_path / 'own_network.py'}, line {line}); fix it")

@@ -14,8 +14,9 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import rlcluster
+from rlcluster.runs.files import LOGGERS_FILE
 from rlcluster.runs.log import RunLog
-from rlcluster.runs.loggers import LogStart, make_loggers, refuse_missing_loggers
+from rlcluster.runs.loggers import LogStart, known_loggers, make_loggers, refuse_missing_loggers
 from rlcluster.runs.status import StateName
 from rlcluster.system.errors import UserError
 
@@ -170,6 +171,20 @@ def test_a_resumed_run_is_continued_in_mlflow(tmp_path: Path, mlflow: None) -> N
     assert run.info.status == "FINISHED"
     assert [one.step for one in client.get_metric_history(run.info.run_id, "time/fps")] == [128, 256]
     assert (run.data.params["env.name"], run.data.params["env.seed"]) == ("maze", "1")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"mlflow": 3}', '{"mlflow": {}}', '{"mlflow": {"id": null}}'])
+def test_a_file_of_loggers_that_cannot_be_read_begins_another_run_and_says_so(
+    content: str, tmp_path: Path, mlflow: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "mlflow", status="preempted")
+    (tmp_path / LOGGERS_FILE).write_text(content)
+    RunLog(start_in(tmp_path), 1, ["mlflow"]).close("finished")
+    expected = (
+        f"warning: {tmp_path / LOGGERS_FILE} cannot be read: what was logged to wandb or mlflow is not continued\n"
+    )
+    assert capsys.readouterr().err == expected
+    assert set(known_loggers(tmp_path)) == {"mlflow"}
 
 
 def test_a_resumed_run_is_continued_in_wandb(tmp_path: Path, wandb: None, monkeypatch: pytest.MonkeyPatch) -> None:

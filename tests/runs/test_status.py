@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlcluster.runs.files import STATE_FILE
-from rlcluster.runs.status import RunState, is_being_written, read_state
+from rlcluster.runs.status import RunState, is_being_written, read_state, write_state
 from rlcluster.runs.writer import RunDirectory
 from rlcluster.settings.loading import load_settings
 from rlcluster.system.errors import EXIT_RUN_FAILED, RankError
@@ -65,3 +65,21 @@ def test_what_is_no_state_is_none(content: str | None, tmp_path: Path) -> None:
         (tmp_path / STATE_FILE).write_text(content)
     assert read_state(tmp_path) is None
     assert read_state(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", "asleep"),
+        ("state", None),
+        ("steps_global", "7"),
+        ("steps_global", -1),
+        ("update", 1.5),
+        ("restarts", None),
+        ("reason", 3),
+        ("failed_rank", []),
+    ],
+)
+def test_a_state_with_a_value_that_no_run_writes_is_none(name: str, value: object, tmp_path: Path) -> None:
+    write_state(tmp_path, RunState("finished", 8, 1, "a reason", 0)._replace(**{name: value}))  # type: ignore[arg-type]
+    assert read_state(tmp_path) is None

@@ -758,6 +758,37 @@ def test_metrics_that_are_lost_before_the_checkpoint_are_counted_on_resume(setti
     assert "5 updates of the 5 before the checkpoint" in capsys.readouterr().err
 
 
+EVALUATED = {"update": 1, "steps_global": 128, "elapsed_seconds": 2.5, "reward_mean": 7.5}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"upd\x00\xff',
+        b"[4]",
+        b'{"update": 2}',
+        json.dumps({**EVALUATED, "update": 2, "reward_mean": None}).encode(),
+        json.dumps({**EVALUATED, "update": 2, "steps_global": "256"}).encode(),
+        json.dumps({**EVALUATED, "update": 2}).replace("2.5", "1e999").encode(),
+    ],
+)
+def test_evaluations_that_cannot_be_read_are_dropped_on_resume_with_a_warning(settings_for, folder, capsys, line):
+    with RunDirectory.create(settings_for()) as run:
+        run.log(record_at(1))
+        run.log_evaluation(EVALUATED)
+        run.save(content_at(3))
+    with (folder / "logs" / "PPO_Sequential" / "evaluations.jsonl").open("ab") as file:
+        file.write(line + b"\n" + json.dumps({**EVALUATED, "update": 3}).encode() + b"\n")
+        file.write(json.dumps({**EVALUATED, "update": 4}).encode() + b'\n{"upd')  # after the checkpoint: no loss
+    capsys.readouterr()
+    with RunDirectory.resume(settings_for()) as run:
+        assert [one["update"] for one in run.evaluations()] == [1, 3]
+    assert "evaluations.jsonl has 1 line that cannot be read; " in capsys.readouterr().err
+    with RunDirectory.resume(settings_for()) as run:
+        assert [one["update"] for one in run.evaluations()] == [1, 3]
+    assert "evaluations.jsonl" not in capsys.readouterr().err
+
+
 @hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_log_changed_in_any_way_never_prevents_a_resumption(settings_for, folder, data):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 import yaml
 
 import rlcluster
+from rlcluster.runs.checkpoint import save_checkpoint
 from rlcluster.runs.checkpoints import find_checkpoint
 
 from conftest import metrics
@@ -123,3 +126,38 @@ def test_what_does_not_fit_is_refused_by_name_before_the_run_exists(
         rlcluster.train("ppo", output_dir=tmp_path / "run", **{**SMALL, "init_from": first, **given})
     assert all(part in str(error.value) for part in parts), error.value
     assert not (tmp_path / "run").exists()
+
+
+def alone(content: dict[str, Any]) -> None:
+    for name in ("optimizer", "reward_normalizer"):
+        del content["learner"][name]
+
+
+def without_moments(content: dict[str, Any]) -> None:
+    content["learner"]["reward_normalizer"] = {"moments": torch.full((3,), float("nan"), dtype=torch.float64)}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (alone, ": has the parameters alone, as agents and the best checkpoint have; use --init-with parameters"),
+        (without_moments, "reward_normalizer.moments is "),
+        (lambda content: content["learner"].update(optimizer=3), "(TypeError: "),
+        (lambda content: content["learner"]["optimizer"].popitem(), "(KeyError: "),
+        (lambda content: content["learner"].update(steps_global="x"), "steps_global is 'x'"),
+        (lambda content: content["learner"].update(updates=-1), "updates is -1"),
+    ],
+)
+def test_a_model_that_cannot_be_taken_over_is_refused_in_one_line(
+    tmp_path: Path, first: Path, change: Callable[[dict[str, Any]], Any], part: str
+) -> None:
+    content = copy.deepcopy(find_checkpoint(first).content)
+    change(content)
+    save_checkpoint(tmp_path / "odd.pt", content)
+    with pytest.raises(rlcluster.UserError) as error:
+        begin(tmp_path / "odd.pt", tmp_path / "run", init_with="model")
+    assert str(error.value).startswith(f"{tmp_path / 'odd.pt'}: ")
+    assert part in str(error.value)
+    assert str(error.value).isprintable()
+    assert not (tmp_path / "run").exists()
+    begin(tmp_path / "odd.pt", tmp_path / "run")  # the parameters alone are whole

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from rlcluster.environments.interface import (
 from rlcluster.settings.games import PROCGEN_GAMES
 from rlcluster.settings.schema import EnvSettings
 from rlcluster.settings.values import is_import_path
-from rlcluster.system.errors import EXIT_RUN_FAILED, UserError
+from rlcluster.system.errors import EXIT_RUN_FAILED, UserError, fault_of
 from rlcluster.system.heartbeat import CALLS
 from rlcluster.system.import_path import load_module, load_object
 
@@ -162,24 +161,20 @@ def check_states(settings: EnvSettings, states: Sequence[bytes]) -> None:
 
 def _make_one(settings: EnvSettings, render_mode: str | None) -> NumpyEnv:
     """Not every constructor takes a `render_mode`: it is passed only where something is to be rendered."""
-    name = settings.name
+    name, kwargs = settings.name, settings.kwargs
     rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    try:
-        if is_import_path(name):
-            load_module(name.partition(":")[0], f"env.name={name}")  # also of the current folder; it registers the id
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*possible render_modes")  # `frame` sees whether it renders
-            env: NumpyEnv = gymnasium.make(name, disable_env_checker=True, **rendering, **settings.kwargs)
-    except (gymnasium.error.Error, ImportError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"env.name={name}: {reason}; {_remedy(name)}") from None
-    except (MemoryError, UserError):
-        raise  # no fault of the environment
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the environment's module or constructor can raise anything
-        given = f" with env.kwargs={settings.kwargs}" if settings.kwargs else ""
-        faulty = "env.kwargs, or the environment" if settings.kwargs else "the environment"
-        remedy = f"fix {faulty}" if render_mode is None else "fix it, or leave out --video and --render"
-        raise UserError(f"env.name={name}{given} cannot be made: {_raised(error)}; {remedy}") from None
+    if is_import_path(name):
+        load_module(name.partition(":")[0], f"env.name={name}")  # also of the current folder; it registers the id
+    given = f" with env.kwargs={kwargs}" if kwargs else ""
+    faulty = "env.kwargs, or the environment" if kwargs else "the environment"
+    remedy = f"fix {faulty}" if render_mode is None else "fix it, or leave out --video and --render"
+    with fault_of(f"env.name={name}{given} cannot be made", remedy), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*possible render_modes")  # `frame` sees whether it renders
+        try:
+            env: NumpyEnv = gymnasium.make(name, disable_env_checker=True, **rendering, **kwargs)
+        except (gymnasium.error.Error, ImportError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"env.name={name}: {reason}; {_remedy(name)}") from None
     for path, arguments in settings.wrappers:
         env = _wrapped(env, path, arguments)
     return env
@@ -187,12 +182,8 @@ def _make_one(settings: EnvSettings, render_mode: str | None) -> NumpyEnv:
 
 def _wrapped(env: NumpyEnv, path: str, arguments: dict[str, Any]) -> NumpyEnv:
     wrapper = load_object(path, "env.wrappers")
-    try:
+    with fault_of(f"env.wrappers={path} with the arguments {arguments}"):
         wrapped: NumpyEnv = wrapper(env, **arguments)
-    except (MemoryError, UserError):
-        raise  # no fault of the wrapper
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as the environment's constructor
-        raise UserError(f"env.wrappers={path} with the arguments {arguments}: {_raised(error)}; fix it") from None
     if not isinstance(wrapped, gymnasium.Env):
         raise UserError(f"env.wrappers={path} made a {type(wrapped).__name__}; it should make a gymnasium.Env")
     return wrapped
@@ -205,13 +196,6 @@ def _remedy(name: str) -> str:
         return f"did you mean {close[0]}?"
     kinds = "use a Gymnasium id such as CartPole-v1, your own as my_module:Corridor-v0 (the module registers it)"
     return f"{kinds}, or a Procgen game: {', '.join(PROCGEN_GAMES)}"
-
-
-def _raised(error: BaseException) -> str:
-    """`ValueError: no such level (levels.py, line 7)`: the error in one line, with the place that raised it."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    reason = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if reason else ''}{reason} ({place.filename}, line {place.lineno})"
 
 
 def _spec_of(env: NumpyEnv, name: str) -> EnvironmentSpec:

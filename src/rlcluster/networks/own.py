@@ -25,7 +25,7 @@ from rlcluster.networks.policy import (
     choose_kernels,
 )
 from rlcluster.settings.schema import KernelsName
-from rlcluster.system.errors import UserError
+from rlcluster.system.errors import UserError, fault_of
 from rlcluster.system.import_path import load_object
 
 CHUNK_SIZE = 256  # samples per pass, unless the module has a `chunk_size` of its own
@@ -56,7 +56,7 @@ class OwnNetwork(Policy):
 def make_own(path: str, spec: EnvironmentSpec, seed: int, kernels: KernelsName) -> OwnNetwork:
     """Raises a UserError if it is not a network that can be trained here."""
     make = load_object(path, "policy.network")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), fault_of(f"policy.network={path} cannot be made"):
         torch.manual_seed(int(generator(seed, Purpose.PARAMETERS, 0).integers(0, 2**63 - 1)))
         module = make(*spaces_of(spec))
     if not isinstance(module, nn.Module):
@@ -97,8 +97,10 @@ def _refuse_unsupported(path: str, module: nn.Module) -> None:
 def _refuse_other_shapes(path: str, policy: OwnNetwork, spec: EnvironmentSpec) -> None:
     observations = torch.from_numpy(np.zeros((2, *spec.observation_shape), spec.observation_dtype))
     expected = f"logits [B, {spec.num_actions}] and values [B] for a batch of B observations"
+    with fault_of(f"policy.network={path} fails for a batch of 2 observations"):
+        outputs = policy.module(observations)
     try:
-        logits, values = policy.module(observations)
+        logits, values = outputs
         shapes = list(logits.shape), list(values.shape)
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"policy.network={path} should return {expected} ({error})") from None

@@ -13,6 +13,7 @@ No other room knows these names: all reading and writing goes through functions 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from pathlib import Path
@@ -117,14 +118,21 @@ def make_folder(setting: str, folder: Path) -> None:
 
 
 def read_json(path: Path, warnings: list[str]) -> dict[str, Any] | None:
-    """None where there is no such file, or no JSON object in it: then a warning is added."""
+    """None where there is no such file, or no JSON object in it: then a warning is added. Numbers in it are finite: NaN
+    is no value, nor is 1e999.
+    """
     if not path.is_file():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)  # NaN is no value
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None, parse_float=_finite)
     except (OSError, ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
         return data
     warnings.append(f"its {path.name} is not readable and was skipped")
     return None
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -14,11 +14,13 @@ from rlcluster.runs import fields
 from rlcluster.runs.event_file import evaluation_scalars
 from rlcluster.runs.files import INTERIM_FILE, METRICS_FILE
 from rlcluster.runs.loggers import LogStart, make_loggers
-from rlcluster.runs.metrics import read_metrics
+from rlcluster.runs.metrics import number, read_metrics
 from rlcluster.runs.status import StateName
 from rlcluster.system.atomic_file import StorageError, write_atomically
 from rlcluster.system.console import counted, warn
 from rlcluster.system.errors import EXIT_STORAGE, UserError
+
+OF_EVALUATIONS = ("steps_global", "elapsed_seconds", "reward_mean")  # numbers that every evaluation has
 
 
 class RunLog:
@@ -36,7 +38,7 @@ class RunLog:
                 warn(f"{metrics} has lost {lost} (missing or not readable); the run resumes, its curves have gaps")
             write_atomically(metrics, "".join(map(_line, kept)).encode())
         if self._interim.exists():
-            write_atomically(self._interim, "".join(map(_line, _records_until(self._interim, update))).encode())
+            _keep_evaluations(self._interim, update)
         try:
             self._metrics: TextIO = metrics.open("a", encoding="utf-8")
             self._loggers = make_loggers(loggers, start)
@@ -96,14 +98,29 @@ class RunLog:
         return StorageError(str(self._folder), error)
 
 
-def _records_until(metrics: Path, update: int) -> list[dict[str, Any]]:
+def _keep_evaluations(file: Path, update: int) -> None:
+    """Those up to `update` that later ones can be compared with."""
+    records = _records_until(file, math.inf)
+    usable = [one for one in records if not any(math.isnan(number(one.get(name))) for name in OF_EVALUATIONS)]
+    num_whole = _content(file).count(b"\n")  # a kill leaves a half line at the end, which is no loss
+    if len(usable) < num_whole:
+        lost = counted(num_whole - len(usable), "line")
+        warn(f"{file} has {lost} that cannot be read; the best evaluation from now on is the best of those that can")
+    kept = [one for one in usable if one["update"] <= update]
+    write_atomically(file, "".join(map(_line, kept)).encode())
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes() if file.exists() else b""
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})", EXIT_STORAGE) from None
+
+
+def _records_until(metrics: Path, update: float) -> list[dict[str, Any]]:
     """The readable records of a log up to `update`, each update once and in order."""
     kept: list[dict[str, Any]] = []
-    try:
-        lines = metrics.read_bytes().splitlines() if metrics.exists() else []
-    except OSError as error:
-        raise UserError(f"{metrics} cannot be read ({error.strerror})", EXIT_STORAGE) from None
-    for line in lines:
+    for line in _content(metrics).splitlines():
         try:
             record = json.loads(line, parse_constant=lambda _: None)
         except (ValueError, RecursionError):

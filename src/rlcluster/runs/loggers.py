@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from rlcluster.runs.files import LOGGERS_FILE, read_json
 from rlcluster.runs.status import StateName
 from rlcluster.system.atomic_file import write_json
+from rlcluster.system.console import warn
 from rlcluster.system.errors import UserError
 from rlcluster.system.import_path import load_object
 
@@ -57,7 +58,8 @@ class WandbLogger(Logger):
 
     def __init__(self, start: LogStart) -> None:
         self._wandb = _optional("wandb", "wandb")
-        known = known_loggers(start.folder).get("wandb", {})
+        others = known_loggers(start.folder)
+        known = others.pop("wandb", {})
         try:
             self._run = self._wandb.init(
                 dir=str(start.folder),
@@ -71,7 +73,7 @@ class WandbLogger(Logger):
         except self._wandb.Error as error:  # no account, or no connection
             raise UserError(f"output.loggers=wandb: {_one_line(error)}; or set WANDB_MODE=offline") from None
         self._run.define_metric(f"{EVALUATION}*", step_metric=f"{EVALUATION}steps_global")
-        _keep_known(start.folder, "wandb", {"id": self._run.id, "mode": self._run.settings.mode})
+        _keep_known(start.folder, {**others, "wandb": {"id": self._run.id, "mode": self._run.settings.mode}})
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
         """Its own step never goes back, else the numbers are dropped: evaluations have their step among them."""
@@ -102,7 +104,8 @@ class MlflowLogger(Logger):
             uri = (start.folder / "mlruns").resolve().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 wants a database server
         self._client: Any = MlflowClient(tracking_uri=uri)
-        known = known_loggers(start.folder).get("mlflow")
+        others = known_loggers(start.folder)
+        known = others.pop("mlflow", None)
         try:
             self._id = self._begin(start.run.name) if known is None else self._continue(known["id"])
             there = self._client.get_run(self._id).data.params  # which cannot be changed
@@ -112,7 +115,7 @@ class MlflowLogger(Logger):
             file = start.folder / LOGGERS_FILE
             remedy = "" if known is None else f"; set MLFLOW_TRACKING_URI as before, or remove {file} to begin another"
             raise UserError(f"output.loggers=mlflow: {_one_line(error)}{remedy}") from None
-        _keep_known(start.folder, "mlflow", {"id": self._id})
+        _keep_known(start.folder, {**others, "mlflow": {"id": self._id}})
 
     def _begin(self, name: str) -> str:
         found = self._client.get_experiment_by_name(EXPERIMENT)
@@ -142,11 +145,16 @@ def make_loggers(names: Sequence[str], start: LogStart) -> list[Any]:
 
 def known_loggers(folder: Path) -> dict[str, dict[str, str]]:
     """What Weights & Biases and MLflow call the run with these logs, by logger: a resumed run continues it there."""
-    return read_json(folder / LOGGERS_FILE, []) or {}
+    problems: list[str] = []
+    content = read_json(folder / LOGGERS_FILE, problems) or {}
+    known = {name: one for name, one in content.items() if isinstance(one, dict) and isinstance(one.get("id"), str)}
+    if problems or len(known) < len(content):
+        warn(f"{folder / LOGGERS_FILE} cannot be read: what was logged to wandb or mlflow is not continued")
+    return known
 
 
-def _keep_known(folder: Path, name: str, known: Mapping[str, str]) -> None:
-    write_json(folder / LOGGERS_FILE, {**known_loggers(folder), name: known})
+def _keep_known(folder: Path, known: dict[str, dict[str, str]]) -> None:
+    write_json(folder / LOGGERS_FILE, known)
 
 
 def refuse_missing_loggers(names: Sequence[str]) -> None:

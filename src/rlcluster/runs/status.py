@@ -5,13 +5,13 @@ may lie; the status does not.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from rlcluster.runs.files import STATE_FILE
+from rlcluster.runs.checkpoint import is_count
+from rlcluster.runs.files import STATE_FILE, read_json
 from rlcluster.system.atomic_file import write_json
 from rlcluster.system.errors import UserError
 
@@ -57,9 +57,21 @@ def written_at(run: Path) -> float:
 def read_written_state(run: Path) -> RunState | None:
     """The status as the run has written it, whoever holds its lock: locks of another machine may be invisible here."""
     try:
-        return RunState(**json.loads((run / STATE_FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        state = RunState(**read_json(run / STATE_FILE, []) or {})
+    except TypeError:
         return None
+    return state if _is_possible(state) else None
+
+
+def _is_possible(state: RunState) -> bool:
+    """As a run writes it."""
+    counts = (state.steps_global, state.update, state.restarts, state.parent)
+    return (
+        state.state in get_args(StateName)
+        and all(map(is_count, counts))
+        and isinstance(state.reason, str | None)
+        and (state.failed_rank is None or is_count(state.failed_rank))
+    )
 
 
 def read_state(run: Path) -> RunState | None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 EXIT_USAGE = 2
 EXIT_RUN_FAILED = 1
@@ -41,6 +46,41 @@ def reason_of(error: BaseException) -> str:
     text = next(iter(str(known).splitlines()), "")
     name = "" if isinstance(known, UserError | ReportedError) else type(known).__name__
     return ": ".join(filter(None, (name, text))) or type(known).__name__
+
+
+@contextmanager
+def fault_of(what: str, remedy: str = "fix it") -> Iterator[None]:
+    """Around the user's own code that a run needs before it can begin: whatever it raises is an error in one line that
+    begins with `what`.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if _memory_shortage(error) is not None:
+            raise  # no fault of that code
+        raise UserError(f"{what}: {_raised(error)}; {remedy}") from None
+
+
+def _raised(error: BaseException) -> str:
+    """`ValueError: no such level (levels.py, line 7)`: the error in one line, with the place that raised it: in the
+    user's code, or else in that of a package.
+    """
+    reason = " ".join(str(error).split())
+    theirs = [one for one in traceback.extract_tb(error.__traceback__) if not _is_in(one.filename, OURS)]
+    users = [one for one in theirs if not any(_is_in(one.filename, folder) for folder in INSTALLED)]
+    where = next((f" ({one.filename}, line {one.lineno})" for one in reversed(users or theirs)), "")
+    return f"{type(error).__name__}{': ' if reason else ''}{reason}{where}"
+
+
+OURS = Path(__file__).parents[1]
+INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+
+
+def _is_in(file: str, folder: Path) -> bool:
+    """What has no file, such as `<frozen importlib>`, is everywhere."""
+    return file.startswith("<") or Path(file).is_relative_to(folder)
 
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ELOOP)  # of files, by the system

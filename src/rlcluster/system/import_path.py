@@ -8,13 +8,11 @@ import os
 import sys
 from typing import Any
 
-from rlcluster.system.errors import UserError
+from rlcluster.system.errors import UserError, fault_of
 
 
 def load_object(path: str, setting: str) -> Any:
-    """The object that `MODULE:NAME` means; `setting` is what errors call it. An error inside the module is the user's
-    to see: it is raised as it is.
-    """
+    """The object that `MODULE:NAME` means; `setting` is what errors call it."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"{setting}={path}: should be MODULE:NAME, such as my_module:{name or 'make_it'}")
@@ -35,9 +33,10 @@ def load_module(name: str, given: str) -> Any:
     if folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
         importlib.invalidate_caches()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # the module is there, and something that it imports is not
-        raise UserError(f"{given}: there is no module {name} in {folder} or among the installed packages") from None
+    with fault_of(f"{given}: the module {name} cannot be imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise  # the module is there, and something that it imports is not
+            raise UserError(f"{given}: there is no module {name} in {folder} or among the installed packages") from None

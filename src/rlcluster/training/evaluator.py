@@ -85,7 +85,7 @@ class Evaluator:
         self._running: tuple[Moment, bytes] | None = None
         self._has_failed = False
         self._resources = ExitStack()
-        self._file = self._resources.enter_context(scratch_folder()) / "parameters.pt"
+        self._file = self._resources.enter_context(scratch_folder()) / "parameters"
         self._process = EvaluationProcess(job.settings)
 
     def advance(self, record: dict[str, Any]) -> None:

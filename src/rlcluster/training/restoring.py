@@ -14,7 +14,7 @@ from rlcluster.environments.interface import DamagedStateError, EnvironmentSpec
 from rlcluster.exchange.ranks import Ranks
 from rlcluster.learning import actor_state
 from rlcluster.learning.model import Model
-from rlcluster.networks.policy import make_policy
+from rlcluster.networks.policy import Policy, make_policy
 from rlcluster.runs.checkpoint import Checkpoint, CheckpointError, is_count
 from rlcluster.runs.episodes import EpisodeHistory
 from rlcluster.settings.schema import Settings
@@ -41,6 +41,14 @@ def refuse_unrestorable(checkpoint: Checkpoint, settings: Settings, spec: Enviro
         environments.check_states(settings.env, state.simulators or [])
     except DamagedStateError as error:
         raise CheckpointError(checkpoint.path, str(error)) from None
+
+
+def refuse_other_statistics(learner: Mapping[str, Any], settings: Settings, policy: Policy) -> None:
+    """What a warm start takes over besides parameters. Of the rewards, that is the moments of all environments."""
+    own = Model(settings, policy, range(settings.env.num_envs), Ranks()).state()
+    moments = own["reward_normalizer"]["moments"]
+    taken = {"optimizer": own["optimizer"], "reward_normalizer": {"moments": moments}}
+    _refuse_other_forms(learner, {**_tensors(taken), "updates": is_count, "steps_global": is_count})
 
 
 Form = Callable[[Any], bool] | Mapping[str, Any]  # of a value, or the forms of a part's values by name

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlcluster.environments.interface import EnvironmentSpec
     from rlcluster.exchange.ranks import Ranks
     from rlcluster.networks.policy import Policy
+    from rlcluster.runs.checkpoint import Checkpoint
 
 FURTHER = ("optimizer", "reward_normalizer", "updates", "steps_global")
 
@@ -34,27 +35,40 @@ def with_checkpoint_file(settings: Settings) -> Settings:
 
 def read_initial(settings: Settings, spec: EnvironmentSpec) -> dict[str, Any] | None:
     """What the run begins with, of `Model.state`; None without a warm start. Raises a UserError that names every
-    parameter that does not fit the policy for these observations and actions.
+    parameter that does not fit the policy for these observations and actions, or what else of the model is odd.
     """
     if settings.policy.init_from is None:
         return None
     from rlcluster.networks.policy import make_policy
     from rlcluster.runs.checkpoint import load_checkpoint
 
-    path = Path(settings.policy.init_from)
-    checkpoint = load_checkpoint(path)
-    old, initial = checkpoint.settings, {"parameters": checkpoint.parameters()}
-    if settings.policy.init_with == "model":
-        with checkpoint.reading():
-            initial |= {name: checkpoint.content["learner"][name] for name in FURTHER}
+    checkpoint = load_checkpoint(Path(settings.policy.init_from))
+    parameters = checkpoint.parameters()
     policy = make_policy(settings.policy, spec, settings.env.seed, settings.hardware.kernels)
-    _refuse_other_shapes(settings, old, initial["parameters"], policy)
-    if "optimizer" in initial and settings.optimizer != old.optimizer:
+    _refuse_other_shapes(settings, checkpoint.settings, parameters, policy)
+    further = _further(checkpoint, settings, policy) if settings.policy.init_with == "model" else {}
+    return {"parameters": parameters, **further}
+
+
+def _further(checkpoint: Checkpoint, settings: Settings, policy: Policy) -> dict[str, Any]:
+    """The statistics and counters, which must be as this run would write them."""
+    from rlcluster.runs.checkpoint import CheckpointError
+    from rlcluster.training.restoring import refuse_other_statistics
+
+    old = checkpoint.settings
+    with checkpoint.reading():
+        has_parameters_alone = not {*FURTHER[:2]} & {*checkpoint.content["learner"]}
+    if has_parameters_alone:
+        reason = "has the parameters alone, as agents and the best checkpoint have"
+        raise CheckpointError(checkpoint.path, reason, is_damaged=False, remedy="use --init-with parameters")
+    if settings.optimizer != old.optimizer:
         raise UserError(
-            f"policy.init_with=model: {path} has the statistics of {old.optimizer}, this run uses "
+            f"policy.init_with=model: {checkpoint.path} has the statistics of {old.optimizer}, this run uses "
             f"{settings.optimizer}; use --init-with parameters, or --optimizer {old.optimizer}"
         )
-    return initial
+    with checkpoint.reading():
+        refuse_other_statistics(checkpoint.content["learner"], settings, policy)
+        return {name: checkpoint.content["learner"][name] for name in FURTHER}
 
 
 def share_initial(initial: dict[str, Any] | None, ranks: Ranks) -> dict[str, Any] | None:
