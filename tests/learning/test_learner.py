@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from rlcluster import environments
 from rlcluster.exchange.ranks import Ranks
@@ -23,7 +24,7 @@ from rlcluster.settings.schema import Settings, setting_fields
 
 PLAIN_IMPALA = {
     **{"training.n_minibatches": 1, "training.clip_range": "null", "training.optimizer": "rmsprop"},
-    **{"training.normalize_advantages": "no"},
+    **{"training.normalize_advantages": "no", "training.value_coefficient": 0.5},
 }
 SMALL = {"env.name": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 16, "training.batch_size": 32}
 
@@ -184,6 +185,7 @@ def test_clipped_impala_without_lag_equals_ppo_with_the_same_minibatches() -> No
     same = {
         **{"training__learning_rate": 1e-3, "training__gamma": 0.99, "training__gae_lambda": 1},
         **{"training__n_epochs": 2, "training__batch_size": 16, "training__normalize_advantages": "yes"},
+        "training__value_coefficient": 0.5,
     }
     ppo, ppo_reports = run(settings_for("ppo", **same), updates=3)
     flags = {**SMALL, **CLIPPED, **{key.replace("__", "."): value for key, value in same.items()}}
@@ -227,40 +229,81 @@ def lagged(**changes: Any) -> tuple[Learner, Rollout]:
     return learner, rollout
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("chunk_size", [1, 40, 1000])
-def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bool) -> None:
-    """Written with torch alone on the whole rollout: V-trace by its recursion, the mean of the three losses."""
-    n_steps, gamma, lambda_, entropy_coefficient = 16, 0.99, 0.9, 0.02
-    learner, rollout = lagged(
-        **{"hardware__chunk_size": chunk_size, "training__normalize_advantages": normalised},
-        **{"training__n_steps": n_steps, "training__gamma": gamma, "training__gae_lambda": lambda_},
-        training__entropy_coefficient=entropy_coefficient,
-    )
-    output = learner.model.policy(rollout.observations.flatten(0, 1))
-    values = output.values.view(n_steps, -1)
-    distribution = torch.distributions.Categorical(logits=output.logits.view(n_steps, 4, -1))
-    log_probs = distribution.log_prob(rollout.actions)
+class LiteralTargets(NamedTuple):
+    rhos: Tensor  # [T, N]
+    advantages: Tensor  # [T, N] without rho
+    returns: Tensor  # [T, N]
+
+
+def literal_targets(rollout: Rollout, learner: Learner, values: Tensor, log_probs: Tensor) -> LiteralTargets:
+    """V-trace by its recursion, of the values and log-probabilities [T, N] of the policy that learns."""
+    gamma, lambda_ = learner._training.gamma, learner._training.gae_lambda
     with torch.no_grad():
-        ratios = (log_probs - rollout.log_probs).exp().clamp(max=1.0)
-        assert (ratios < 0.9).any()
+        rhos = (log_probs - rollout.log_probs).exp().clamp(max=1.0)
+        assert (rhos < 0.9).any()
         last = learner.model.policy(rollout.last_observations).values
         after = torch.cat([values[1:], last.unsqueeze(0)])
         after = torch.where(rollout.dones, rollout.next_values, after)
         targets, following = torch.zeros_like(values), last
         advantages = torch.zeros_like(values)
-        for t in reversed(range(n_steps)):
+        for t in reversed(range(rollout.n_steps)):
             following = torch.where(rollout.dones[t], rollout.next_values[t], following)
-            advantages[t] = ratios[t] * (rollout.rewards[t] + gamma * following - values[t])
+            advantages[t] = rollout.rewards[t] + gamma * following - values[t]
             # v = V + rho (r + gamma V' - V) + gamma c (v' - V'), where both primes are the same at an end
-            difference = ratios[t] * (rollout.rewards[t] + gamma * after[t] - values[t])
-            targets[t] = values[t] + difference + gamma * lambda_ * ratios[t] * (following - after[t])
+            difference = rhos[t] * (rollout.rewards[t] + gamma * after[t] - values[t])
+            targets[t] = values[t] + difference + gamma * lambda_ * rhos[t] * (following - after[t])
             following = targets[t]
-        if normalised:
-            advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
-    policy_loss = -(advantages * log_probs).mean()
-    value_loss = 0.5 * (values - targets).square().mean()
-    (policy_loss + 0.5 * value_loss - entropy_coefficient * distribution.entropy().mean()).backward()
+    return LiteralTargets(rhos, advantages, targets)
+
+
+def normal(advantages: Tensor) -> Tensor:
+    return (advantages - advantages.mean()) / advantages.std(correction=0)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("chunk_size", [1, 40, 1000])
+def test_impala_with_lag_equals_the_literal_loss(chunk_size: int, normalised: bool) -> None:
+    """Written with torch alone on the whole rollout: V-trace by its recursion, the mean of the three losses."""
+    learner, rollout = lagged(
+        **{"hardware__chunk_size": chunk_size, "training__normalize_advantages": normalised},
+        **{"training__gamma": 0.99, "training__gae_lambda": 0.9, "training__entropy_coefficient": 0.02},
+    )
+    output = learner.model.policy(rollout.observations.flatten(0, 1))
+    values = output.values.view(rollout.n_steps, -1)
+    distribution = torch.distributions.Categorical(logits=output.logits.view(rollout.n_steps, 4, -1))
+    log_probs = distribution.log_prob(rollout.actions)
+    targets = literal_targets(rollout, learner, values, log_probs)
+    advantages = targets.rhos * targets.advantages
+    policy_loss = -((normal(advantages) if normalised else advantages) * log_probs).mean()
+    value_loss = 0.5 * (values - targets.returns).square().mean()
+    (policy_loss + 0.5 * value_loss - 0.02 * distribution.entropy().mean()).backward()
+    assert_learns(learner, rollout, policy_loss, value_loss)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_clipped_impala_with_lag_limits_the_ratio_to_the_policy_that_acted(normalised: bool) -> None:
+    """Also before its first step. The ratio corrects for the lag; advantages have no rho."""
+    learner, rollout = lagged(
+        **{"training__clip_range": 0.1, "training__clip_value_range": "null", "training__optimizer": "adam"},
+        **{"training__gamma": 0.99, "training__gae_lambda": 0.9, "training__entropy_coefficient": 0.02},
+        training__normalize_advantages=normalised,
+    )
+    output = learner.model.policy(rollout.observations.flatten(0, 1))
+    values = output.values.view(rollout.n_steps, -1)
+    distribution = torch.distributions.Categorical(logits=output.logits.view(rollout.n_steps, 4, -1))
+    log_probs = distribution.log_prob(rollout.actions)
+    targets = literal_targets(rollout, learner, values, log_probs)
+    advantages = normal(targets.advantages) if normalised else targets.advantages
+    ratios = (log_probs - rollout.log_probs).exp()
+    assert ((ratios - 1).abs() > 0.1).any()
+    policy_loss = -torch.min(ratios * advantages, ratios.clamp(0.9, 1.1) * advantages).mean()
+    value_loss = 0.5 * (values - targets.returns).square().mean()
+    (policy_loss + 0.5 * value_loss - 0.02 * distribution.entropy().mean()).backward()
+    assert_learns(learner, rollout, policy_loss, value_loss)
+
+
+def assert_learns(learner: Learner, rollout: Rollout, policy_loss: Tensor, value_loss: Tensor) -> None:
+    """With the gradients that the model has now."""
     expected = learner.model.flat.gradients.clone()
     report = learner.learn([rollout], 0.0)
     norm = expected.norm().item()

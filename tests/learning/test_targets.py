@@ -110,7 +110,8 @@ def test_vtrace_equals_the_literal_equation(
     arguments = trajectories(n_steps, num_envs, seed)
     ours, expected = vtrace(*arguments, coefficients), literal_vtrace(*arguments, coefficients)
     torch.testing.assert_close(ours.returns, expected.returns)
-    torch.testing.assert_close(ours.advantages, expected.advantages)
+    torch.testing.assert_close(ours.weighted().advantages, expected.advantages)
+    torch.testing.assert_close(ours.rhos * ours.unweighted().advantages, expected.advantages)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 2**31), UNIT, UNIT)
@@ -142,7 +143,8 @@ def test_rho_bar_limits_the_difference_and_c_bar_the_trace() -> None:
         targets = vtrace(ones, zeros, zeros, dones, log_ratios, VtraceCoefficients(1.0, 1.0, rho_bar, c_bar))
         rho = min(rho_bar, 4)
         assert targets.returns.flatten().tolist() == pytest.approx([expected, rho])
-        assert targets.advantages.flatten().tolist() == pytest.approx([rho * (1 + rho), rho])
+        assert targets.weighted().advantages.flatten().tolist() == pytest.approx([rho * (1 + rho), rho])
+        assert targets.unweighted().advantages.flatten().tolist() == pytest.approx([1 + rho, 1])
 
 
 def test_vtrace_learns_nothing_from_an_action_that_the_policy_never_takes() -> None:
@@ -150,7 +152,7 @@ def test_vtrace_learns_nothing_from_an_action_that_the_policy_never_takes() -> N
     never = torch.full((3, 2), -math.inf, dtype=torch.float64)
     targets = vtrace(rewards, values, next_values, dones, never, VtraceCoefficients(0.9, 1.0, 1.0, 1.0))
     torch.testing.assert_close(targets.returns, values)
-    assert not targets.advantages.any()
+    assert not targets.weighted().advantages.any()
 
 
 def test_vtrace_does_not_change_its_arguments_and_refuses_different_shapes() -> None:

@@ -13,6 +13,20 @@ class Targets(NamedTuple):
     returns: Tensor  # [T, N] what the value should have been
 
 
+class VtraceTargets(NamedTuple):
+    advantages: Tensor  # [T, N] without rho
+    returns: Tensor  # [T, N]
+    rhos: Tensor  # [T, N]
+
+    def weighted(self) -> Targets:
+        """For a loss that does not weigh its samples itself: advantages times rho, as in the paper."""
+        return Targets(self.rhos * self.advantages, self.returns)
+
+    def unweighted(self) -> Targets:
+        """For a loss that multiplies each advantage by its ratio to the policy that acted."""
+        return Targets(self.advantages, self.returns)
+
+
 class VtraceCoefficients(NamedTuple):
     gamma: float
     lambda_: float
@@ -48,13 +62,13 @@ def vtrace(
     dones: Tensor,
     log_ratios: Tensor,
     coefficients: VtraceCoefficients,
-) -> Targets:
+) -> VtraceTargets:
     """V-trace (arXiv 1802.01561, equation 1 and section 4.2), all tensors [T, N]:
 
         v_s = V(x_s) + sum_{t >= s} gamma^(t - s) (c_s ... c_{t-1}) delta_t  up to the end of the episode or rollout,
         delta_t = rho_t (r_t + gamma V(x_{t+1}) - V(x_t)),
         rho_t = min(rho_bar, pi / mu),    c_t = lambda min(c_bar, pi / mu),
-        advantage_s = rho_s (r_s + gamma v_{s+1} - V(x_s)).
+        advantage_s = r_s + gamma v_{s+1} - V(x_s),  in the policy gradient times rho_s.
 
     `log_ratios` is log pi(a) - log mu(a): the policy that learns over the one that acted. `next_values` is as for
     `gae`; where the episode or the rollout ends, it stands for v_{s+1} too. The returns are v_s.
@@ -75,4 +89,4 @@ def vtrace(
     targets = values + corrections
     next_targets = next_values.clone()
     next_targets[:-1] = torch.where(dones[:-1], next_values[:-1], targets[1:])
-    return Targets(rhos * (rewards + gamma * next_targets - values), targets)
+    return VtraceTargets(rewards + gamma * next_targets - values, targets, rhos)

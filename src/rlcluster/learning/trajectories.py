@@ -4,9 +4,10 @@ An update takes all rollouts that it is given, in chunks of whole trajectories, 
 
 - One epoch of one minibatch without clipping is the paper's IMPALA: the targets come from the very forward pass whose
   loss is learnt.
-- Otherwise the policy at the start of the update computes the targets and the log-probabilities, by a forward pass of
-  its own. Then come epochs of shuffled minibatches: of samples with PPO's clipped loss (APPO, "asynchronous PPO"), of
-  whole trajectories with the plain policy gradient.
+- Otherwise the policy at the start of the update computes the targets, by a forward pass of its own. Then come epochs
+  of shuffled minibatches: of whole trajectories with the plain policy gradient, or of samples with PPO's clipped loss
+  (APPO, "asynchronous PPO"). What it clips is the ratio to the policy that acted. That limits how far the policy moves
+  in all updates since then, the lag included, and it corrects for the lag: so these advantages lack V-trace's rho.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rlcluster.learning.model import Model
 from rlcluster.learning.rollout import Rollout
 from rlcluster.learning.shuffle import sample_slices, trajectory_slices
 from rlcluster.learning.sums import Normal, moments, normal_from, spread
-from rlcluster.learning.targets import Targets, VtraceCoefficients, vtrace
+from rlcluster.learning.targets import Targets, VtraceCoefficients, VtraceTargets, vtrace
 from rlcluster.networks.policy import Policy, PolicyOutput, log_probs_of
 from rlcluster.settings.schema import Settings
 from rlcluster.system.phases import clock
@@ -62,7 +63,8 @@ class Trajectories:
                 output = chunk.forward(self._policy)
                 targets, values = chunk.targets(output)
                 own_spread += spread(targets.returns, values)
-                columns.append(chunk.proximal_samples(output, targets))
+                fixed = targets.unweighted() if self._settings.is_clipped else targets.weighted()
+                columns.append(chunk.fixed_samples(values, fixed))
         samples = Samples(*(torch.cat(parts, 1).flatten() for parts in zip(*columns, strict=True)))
         observations = rollouts[0].observations
         if len(rollouts) > 1:
@@ -97,7 +99,7 @@ class Trajectories:
         with torch.no_grad():
             for chunk in chunks:
                 targets, _ = chunk.targets(chunk.forward(self._policy))
-                sums += moments(targets.advantages)
+                sums += moments(targets.weighted().advantages)
         return normal_from(*self._ranks.sum_(sums).tolist())
 
 
@@ -120,7 +122,7 @@ class TrajectoryUpdate:
                 targets, values = chunk.targets(output)
                 self._spread += spread(targets.returns, values)
             with clock("loss"):
-                losses = loss(output, self._normal.applied_to(chunk.samples(targets)))
+                losses = loss(output, self._normal.applied_to(chunk.samples(targets.weighted())))
             yield losses
 
     def spread(self) -> Tensor:
@@ -157,7 +159,7 @@ class Chunk:
             output: PolicyOutput = policy(rows)
         return output
 
-    def targets(self, output: PolicyOutput) -> tuple[Targets, Tensor]:
+    def targets(self, output: PolicyOutput) -> tuple[VtraceTargets, Tensor]:
         """[T, n], and the values that they correct."""
         rollout, envs = self._rollout, self._envs
         logits = output.logits.detach().view(rollout.n_steps, -1, output.logits.shape[-1])
@@ -174,8 +176,7 @@ class Chunk:
         given = (column[:, self._envs] for column in (rollout.actions, rollout.log_probs, rollout.values))
         return Samples(*(column.flatten() for column in (*given, *targets)))
 
-    def proximal_samples(self, output: PolicyOutput, targets: Targets) -> Samples:
-        """[T, n], with the log-probabilities and values of `output` in place of those of the policy that acted."""
-        actions = self._rollout.actions[:, self._envs]
-        logits, values = output.logits.view(*actions.shape, -1), output.values.view(actions.shape)
-        return Samples(actions, log_probs_of(logits, actions), values, *targets)
+    def fixed_samples(self, values: Tensor, targets: Targets) -> Samples:
+        """[T, n], with the `values` of the update's start."""
+        actions, log_probs = (column[:, self._envs] for column in (self._rollout.actions, self._rollout.log_probs))
+        return Samples(actions, log_probs, values, *targets)
