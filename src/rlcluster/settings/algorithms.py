@@ -97,8 +97,9 @@ _A2C_DEFAULTS: Sections = {
         "normalize_advantages": False,
     },
 }
-# Chosen on Procgen (docs/settings.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. The value
-# loss has a fifth of PPO's weight: its gradient outweighs the policy's. The paper's IMPALA is configs/impala_paper.yaml.
+# Chosen on Procgen (docs/settings.md): short rollouts in minibatches, with PPO's clipped loss and its optimiser. The
+# value loss has a fifth of PPO's weight, for its gradient outweighs the policy's. The paper's IMPALA is
+# configs/impala_paper.yaml.
 _IMPALA_DEFAULTS: Sections = {
     "env": {"num_envs": 64},
     "training": {"n_steps": 64, "n_epochs": 1, "value_coefficient": 0.1},
