@@ -53,6 +53,7 @@ PAPER = (
     *("--n-epochs", "3", "--learning-rate", "5e-4", "--gamma", "0.999", "--gae-lambda", "0.95", "--clip-range", "0.2"),
     *("--entropy-coefficient", "0.01", "--value-coefficient", "0.5", "--max-grad-norm", "0.5", "--total-updates", "2"),
 )
+PEER_LEVELS = {"cleanrl": "0", "sb3": "200"}  # CleanRL's script has no other than all; they do not change its speed
 NUM_EPISODES = 500
 
 
@@ -145,7 +146,7 @@ def _measure_peer(peer: str) -> Speed:
     make_peer_environment()
     threads = cores.allowed()
     start, others_before = time.perf_counter(), seconds_of_others()
-    fps = peer_fps(peer, (*PAPER, "--num-threads", str(threads)), threads)
+    fps = peer_fps(peer, (*PAPER, "--num-levels", PEER_LEVELS[peer], "--num-threads", str(threads)), threads)
     return Speed(fps, max(0.0, (seconds_of_others() - others_before) / (time.perf_counter() - start)))
 
 
@@ -157,7 +158,8 @@ def _print_table(steps: dict[str, list[int | None]], speeds: dict[str, Speed]) -
         reached = [count for count in own if count is not None]
         texts = ", ".join("not reached" if count is None else f"{count:,}" for count in own)
         if not reached or name not in speeds:
-            print(f"{name:10}{texts or 'not known':>24}", flush=True)
+            fps_text = f"{speeds[name].fps:10,.0f}" if name in speeds else ""
+            print(f"{name:10}{texts or 'not known':>24}{fps_text}", flush=True)
             continue
         fps, others = speeds[name]
         minutes[name] = mean(reached) / fps / 60
