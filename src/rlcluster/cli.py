@@ -117,10 +117,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _profile(options: argparse.Namespace) -> int:
     from rlcluster.profiling.request import profiled_settings
+    from rlcluster.runs.files import new_path
 
-    settings = profiled_settings(
-        (options.algorithm, options.mode, options.config), _given_flags(options), options.updates, options.output
-    )
+    output = options.output or str(new_path("profile"))
+    source = (options.algorithm, options.mode, options.config)
+    settings = profiled_settings(source, _given_flags(options), options.updates, output)
     from rlcluster.experiments.flame import find_py_spy, record_flame
     from rlcluster.runs.profile_files import read_profile
     from rlcluster.system.atomic_file import write_json
@@ -225,10 +226,10 @@ def _scale(options: argparse.Namespace) -> int:
 
     cores.limit_threads(1)  # this process only waits; the runs have their own threads
     from rlcluster.experiments.scaling import ScaleRequest, scale_command
-    from rlcluster.runs.files import RUNS_FOLDER
+    from rlcluster.runs.files import new_path
 
     flags = _given_flags(options)
-    output_dir = flags.pop("output.output_dir", str(RUNS_FOLDER / time.strftime("scale_%Y%m%d-%H%M%S")))
+    output_dir = flags.pop("output.output_dir", str(new_path("scale")))
     request = ScaleRequest(
         algorithm=options.algorithm,
         config=options.config,

@@ -152,6 +152,18 @@ def test_a_run_without_a_name_is_named_by_algorithm_game_and_time(env, name):
     assert re.fullmatch(rf"runs/a2c_sequential_{name}_\d{{8}}-\d{{6}}", str(path))
 
 
+def test_runs_without_a_name_that_start_in_one_second_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda layout: "20260131-235959")
+    settings = load_settings("a2c", flags={"env.name": "coinrun"})
+    for expected in ("", "-2", "-3"):
+        path = default_path(settings)
+        assert path == Path(f"runs/a2c_sequential_coinrun_20260131-235959{expected}")
+        path.mkdir(parents=True)
+
+
 # Refusing what exists
 
 

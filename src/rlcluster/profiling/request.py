@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from rlcluster.settings.loading import Files, load_settings
@@ -19,7 +18,7 @@ DECIDED_HERE = {
 
 
 def profiled_settings(
-    source: tuple[str | None, str | None, Files], flags: Mapping[str, str], updates: int, output: str | None
+    source: tuple[str | None, str | None, Files], flags: Mapping[str, str], updates: int, output: str
 ) -> Settings:
     """`source` is algorithm, mode and files. Raises a UserError for flags that this command decides."""
     for key, reason in DECIDED_HERE.items():
@@ -29,6 +28,6 @@ def profiled_settings(
         "training.total_updates": str(WARM_UP_UPDATES + updates),
         "output.profile": str(WARM_UP_UPDATES + 1),
         "output.profile_updates": str(updates),
-        "output.output_dir": output or f"runs/profile_{time.strftime('%Y%m%d-%H%M%S')}",
+        "output.output_dir": output,
     }
     return load_settings(*source, {**flags, **decided})

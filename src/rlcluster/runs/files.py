@@ -25,6 +25,7 @@ from rlcluster.system.atomic_file import StorageError
 from rlcluster.system.errors import UserError
 
 RUNS_FOLDER = Path("runs")
+MOST_IN_A_SECOND = 1000  # runs that are named by the time
 CHECKPOINT_FOLDER, LOG_FOLDER, JOB_FOLDER = "checkpoints", "logs", "jobs"
 
 CONFIG_FILE = "config.yaml"
@@ -72,7 +73,14 @@ class RunFiles(NamedTuple):
 def default_path(settings: Settings) -> Path:
     """runs/ppo_sequential_coinrun_20260131-235959"""
     name = procgen_game(settings.env.name) or re.sub(r"\W+", "-", settings.env.name)
-    return RUNS_FOLDER / f"{settings.run_name}_{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    return new_path(f"{settings.run_name}_{name}")
+
+
+def new_path(name: str) -> Path:
+    """runs/NAME_20260131-235959, or with -2, -3, ... where another has been made in the same second."""
+    first = RUNS_FOLDER / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    paths = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, MOST_IN_A_SECOND)))
+    return next((path for path in paths if not path.exists()), first)
 
 
 def checkpoint_folder(path: Path, settings: Settings) -> Path:
